@@ -17,16 +17,16 @@ std::string check_detail(const A& a, const B& b) {
 
 }  // namespace ddtree
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    if (!(condition)) ::ddtree::check_failed(__FILE__, __LINE__, #condition, "");     \
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) ::ddtree::check_failed(__FILE__, __LINE__, #condition, ""); \
   } while (false)
 
-#define DDTREE_CHECK_OP(a, op, b)                                                     \
-  do {                                                                                \
-    const auto& check_a = (a);                                                        \
-    const auto& check_b = (b);                                                        \
-    if (!(check_a op check_b))                                                        \
+#define DDTREE_CHECK_OP(a, op, b)                                                                              \
+  do {                                                                                                         \
+    const auto& check_a = (a);                                                                                 \
+    const auto& check_b = (b);                                                                                 \
+    if (!(check_a op check_b))                                                                                 \
       ::ddtree::check_failed(__FILE__, __LINE__, #a " " #op " " #b, ::ddtree::check_detail(check_a, check_b)); \
   } while (false)
 

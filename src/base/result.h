@@ -1,5 +1,5 @@
-// Result<T>: a value or an Error. Everything reachable from bytes we did not write (files, flags, requests) returns one.
-// Status is Result<void>. TRY and TRY_ASSIGN hand an error to the caller.
+// Result<T>: a value or an Error. Everything reachable from bytes we did not write (files, flags, requests) returns
+// one. Status is Result<void>. TRY and TRY_ASSIGN hand an error to the caller.
 #pragma once
 
 #include <cstdint>
@@ -88,15 +88,15 @@ using Status = Result<void>;
 #define DDTREE_CONCAT(a, b) DDTREE_CONCAT_INNER(a, b)
 
 // Returns the error of `expression` from the enclosing function, if it has one.
-#define TRY(expression)                                       \
-  do {                                                        \
-    auto&& try_status = (expression);                         \
+#define TRY(expression)                                               \
+  do {                                                                \
+    auto&& try_status = (expression);                                 \
     if (!try_status.ok()) return ::ddtree::Error(try_status.error()); \
   } while (false)
 
 // TRY_ASSIGN(auto x, f()): declares or assigns x from a Result, or returns its error.
 #define TRY_ASSIGN(target, expression) TRY_ASSIGN_INNER(DDTREE_CONCAT(try_result_, __LINE__), target, expression)
-#define TRY_ASSIGN_INNER(name, target, expression)            \
-  auto name = (expression);                                   \
-  if (!name.ok()) return ::ddtree::Error(name.error());       \
+#define TRY_ASSIGN_INNER(name, target, expression)      \
+  auto name = (expression);                             \
+  if (!name.ok()) return ::ddtree::Error(name.error()); \
   target = *std::move(name)
