@@ -200,7 +200,8 @@ Result<JsonDocument> parse_json(std::string_view text, std::string_view name, Js
     return Error{Code::kCorrupt, where + ": JSON nested deeper than " + std::to_string(limits.max_depth) + " levels"};
   if (!ec && read < text.size()) ec = json::make_error_code(json::error::extra_data);
   if (ec)
-    return Error{Code::kCorrupt, where + ": not valid JSON at byte " + std::to_string(read) + ": " + ec.message()};
+    return Error{Code::kCorrupt, where + ": not valid JSON at byte " + std::to_string(read) + ", near " +
+                                     shortened(text.substr(std::min(read, text.size()), 20)) + ": " + ec.message()};
   return JsonDocument(std::move(tape));
 }
 
