@@ -3,16 +3,15 @@
 // alone), or a drafter's block.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "spec/tree.h"
+
 namespace ddtree {
 
 inline constexpr int kPageRows = 64;  // KV rows per page; key j of a stream sits in slot j mod 64 of its page j / 64
-inline constexpr int kAncestorWords = 4;  // bits for a root and 255 nodes
-using AncestorWords = std::array<uint64_t, kAncestorWords>;
 
 struct Segment {
   int32_t stream = 0;     // slot of the stream

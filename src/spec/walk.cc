@@ -1,0 +1,51 @@
+#include "spec/walk.h"
+
+#include <cstddef>
+#include <string>
+
+#include "base/check.h"
+
+namespace ddtree {
+
+TreeLinks links(const Tree& tree) {
+  const size_t n = static_cast<size_t>(tree.size());
+  return {std::span(tree.token).first(n), std::span(tree.first_child).first(n), std::span(tree.next_sibling).first(n)};
+}
+
+Result<int> find_child(const TreeLinks& tree, int node, int32_t token) {
+  const int rows = static_cast<int>(tree.token.size());
+  CHECK(node >= 0 && node < rows);
+  int previous = node;
+  for (int child = tree.first_child[node]; child != -1; child = tree.next_sibling[child]) {
+    if (child <= previous || child >= rows)
+      return Error{Code::kCorrupt, "draft tree: row " + std::to_string(previous) + " links to row " +
+                                       std::to_string(child) + "; links ascend and end below " + std::to_string(rows)};
+    if (tree.token[child] == token) return child;
+    previous = child;
+  }
+  return -1;
+}
+
+Result<Accepted> walk(const TreeLinks& tree, std::span<const int32_t> sampled) {
+  const size_t rows = tree.token.size();
+  if (rows < 1 || rows > kMaxRows || tree.first_child.size() != rows || tree.next_sibling.size() != rows ||
+      sampled.size() != rows)
+    return Error{Code::kCorrupt,
+                 "draft tree: " + std::to_string(rows) + " tokens, " + std::to_string(tree.first_child.size()) +
+                     " and " + std::to_string(tree.next_sibling.size()) + " links, " + std::to_string(sampled.size()) +
+                     " sampled tokens; all must be equal, 1 to " + std::to_string(kMaxRows)};
+  Accepted accepted;
+  int node = 0;
+  while (true) {
+    TRY_ASSIGN(const int child, find_child(tree, node, sampled[node]));
+    if (child < 0) break;
+    if (accepted.length > kMaxDepth)
+      return Error{Code::kCorrupt, "draft tree: a path of more than " + std::to_string(kMaxDepth) + " nodes"};
+    accepted.path[accepted.length++] = static_cast<int16_t>(child);
+    node = child;
+  }
+  accepted.next = sampled[node];
+  return accepted;
+}
+
+}  // namespace ddtree
