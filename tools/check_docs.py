@@ -9,8 +9,8 @@ from pathlib import Path
 
 LINK = re.compile(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 CODE_SPAN = re.compile(r"`[^`]*`")
-TEXT = {".md", ".h", ".cc", ".cu", ".cuh", ".py", ".txt", ".cmake", ".json", ".sh", ""}
-SKIPPED = {".git", "build", "models", "corpus", "golden", "__pycache__"}
+TEXT = {".md", ".h", ".cc", ".cu", ".cuh", ".py", ".txt", ".cmake", ".sh", ""}
+SKIPPED = {"corpus", "__pycache__"}
 SHARED_FOLDERS = {"/", "/tmp", "/opt", "/usr", "/usr/src", "/home", "/srv", "/var", "/mnt"}  # say nothing of one machine
 
 
@@ -22,10 +22,9 @@ def machine_paths(root):
 
 def files(root):
     for path in sorted(root.rglob("*")):
-        relative = path.relative_to(root)
-        if path.is_file() and path.suffix in TEXT and not (relative.suffix != ".md" and SKIPPED & set(relative.parts)):
-            if relative.parts[0] not in (".git", "build"):
-                yield path, relative.as_posix()
+        parts = path.relative_to(root).parts
+        if path.is_file() and path.suffix in TEXT and parts[0] not in (".git", "build") and not SKIPPED & set(parts):
+            yield path, path.relative_to(root).as_posix()
 
 
 def link_findings(root, path, line):
