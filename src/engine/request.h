@@ -49,7 +49,17 @@ std::string_view finish_reason_name(FinishReason reason);
 struct OutputToken {
   int32_t id = 0;
   float margin = 0;                    // top-1 minus top-2 logit of the row that gave it
+  uint64_t row_hash = 0;               // of that row's best logits and log-sum
   std::vector<TokenLogprob> logprobs;  // the token's own first, then the most likely; empty unless asked for
+};
+
+// What a drafter proposed for one stream: per slot the largest logits, their ids and the log-sum-exp over the
+// vocabulary.
+struct CandidateTable {
+  int32_t slots = 0, k = 0;
+  std::vector<float> top_value;  // [slots][k]
+  std::vector<int32_t> top_id;   // [slots][k]
+  std::vector<float> lse;        // [slots]
 };
 
 // One verification pass of one stream, for statistics, tests and tree views.

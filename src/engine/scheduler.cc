@@ -43,6 +43,11 @@ void Scheduler::cancel(RequestId id) {
     if (stream->id == id) stream->cancelled = true;
 }
 
+void Scheduler::cancel_all() {
+  for (auto& stream : running_) stream->cancelled = true;
+  for (auto& stream : waiting_) stream->cancelled = true;
+}
+
 std::vector<std::unique_ptr<Stream>> Scheduler::take_cancelled() {
   std::vector<std::unique_ptr<Stream>> out;
   const auto take = [&](auto& queue) {

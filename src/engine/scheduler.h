@@ -42,10 +42,12 @@ class Scheduler {
 
   // Queues a stream. kInvalidArgument: it could never fit; kExhausted: the queue is full.
   Status submit(std::unique_ptr<Stream> stream);
+  void cancel_all();
   void cancel(RequestId id);  // unknown ids are ignored: the request may just have ended
 
-  // Streams that were cancelled since the last call, already without pages.
+  // Removes the streams that were cancelled since the last call; their pages and slots are free again.
   std::vector<std::unique_ptr<Stream>> take_cancelled();
+
   // Chooses the next step's work and gives every chosen stream its slot and pages.
   Plan plan();
   // Ends a running stream; its pages and slot are free again.

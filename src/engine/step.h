@@ -2,11 +2,14 @@
 // walk, commit.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/memory.h"
 #include "engine/kv_cache.h"
 #include "engine/scheduler.h"
 #include "model/decoder.h"
@@ -17,73 +20,90 @@
 
 namespace ddtree {
 
-// What a step did for one stream. Nothing is appended to the stream itself but its counts.
+// What a step did for one stream.
 struct Outcome {
   Stream* stream = nullptr;
   std::vector<OutputToken> tokens;  // new ones, in order; empty while a prompt is being run
   Status status;                    // this stream's own failure, such as logits that are not finite
 };
 
+struct StepTotals {
+  std::array<double, kPhases> phase_ms = {};
+  int64_t steps = 0, rows = 0, weight_bytes = 0;
+};
+
 class Step {
  public:
-  // `drafter` may be null. All must outlive the step; buffers for `max_rows` rows are taken once.
+  // `drafter` may be null. All must outlive the step; memory for the limits' rows is taken once.
   static Result<std::unique_ptr<Step>> create(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache,
                                               const SchedulerOptions& limits);
 
-  // Runs `plan` and fills `outcomes`, one per item. An error is the device's: every stream is lost.
+  // Runs `plan` and fills `outcomes`, one per item. Moves the streams' counts on; the tokens are the caller's to
+  // append. An error is the device's: every stream is lost.
   Status run(const Plan& plan, std::vector<Outcome>& outcomes);
 
-  static constexpr int32_t kHeadTop = 2;  // the best logit and the runner-up, for margins
+  const StepTotals& totals() const { return totals_; }
 
  private:
-  // A stream's part of the step.
+  static constexpr int32_t kHeadTop = 2;   // the best logit and the runner-up, for margins
+  static constexpr int32_t kTapRoom = 32;  // committed rows a stream may hold back from the drafter
+
+  // One stream's part of the step.
   struct Lane {
-    const PlanItem* item = nullptr;
-    Tree tree;                // decode only
-    int32_t candidates = -1;  // index among the drafted lanes, −1: not drafted
-    int32_t first_row = 0;    // of its segment in the batch
-    int32_t first_head = -1;  // of its rows among the head rows, −1: none
-    int32_t first_full = -1;  // of its rows among the full-logit rows, −1: the head's top suffices
+    PlanItem item;
+    int32_t drafted = -1;   // index among the lanes that draft, −1: this one does not
+    Tree tree;              // decoding lanes
+    int32_t first_row = 0;  // of its segment in the batch
+    int32_t rows = 0;
+    int32_t first_head = -1;  // of its rows among the head rows
     Accepted accepted;
   };
 
   Step(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache)
-      : be_(backend), decoder_(decoder), drafter_(drafter), cache_(cache) {}
+      : be_(backend), decoder_(decoder), drafter_(drafter), cache_(cache), memory_(backend) {}
   Status allocate(const SchedulerOptions& limits);
 
-  void draft();  // candidates of every lane that drafts
+  void open(const Plan& plan);
+  bool wants_draft(const Lane& lane) const;
+  Status draft();
   void ingest_taps();
+  void propose();
   void build_trees(int32_t max_rows);
+  void build_tree_of(Lane& lane);
   void build_batch();
   void add_chunk(Lane& lane);
   void add_tree(Lane& lane);
-  void verify();  // the target's pass and its head
-  Result<int32_t> sample(const Lane& lane, int32_t row, std::span<const int16_t> path, OutputToken& token);
+  void choose_head_rows();
+  Status verify();
   Status accept(Lane& lane, Outcome& outcome);
-  void commit();
-  void keep_statistics(const Lane& lane, const Outcome& outcome);
-  void share_phase_times(std::span<const Outcome> outcomes);
-  CandidateView candidates(const Lane& lane) const;
+  Result<OutputToken> sample(const Lane& lane, int32_t node, std::span<const int32_t> path);
+  void commit(std::span<const Outcome> outcomes);
+  void observe_chunk(const Lane& lane);
+  void account(std::span<const Outcome> outcomes);
+  void count_pass(const Lane& lane, const Outcome& outcome) const;
   StepRecord record(const Lane& lane) const;
 
   Backend& be_;
   Decoder& decoder_;
   BlockDrafter* drafter_;
   KvCache& cache_;
+  StepTotals totals_;
 
-  std::vector<Lane> lanes_;  // reused; the first n_lanes_ count
-  int32_t n_lanes_ = 0;
+  std::vector<Lane> lanes_;
+  int32_t n_drafted_ = 0;
   Batch batch_, draft_batch_, observe_batch_;
-  std::vector<int32_t> full_rows_, tap_rows_;
-  std::vector<float> log_prob_;  // of the candidates
+  int32_t top_only_ = 0;  // head rows before this index need no full logits
+  std::vector<float> log_prob_, logits_;
+  std::vector<int32_t> ids_, tap_rows_;
+  std::vector<std::pair<int32_t, int32_t>> moves_;
   SamplerScratch sampler_;
 
-  std::vector<Buffer> buffers_;
-  TensorView head_value_, head_id_, head_lse_,
-      head_logits_;                                // target: [max_rows, kHeadTop], …, [full rows, vocabulary]
-  TensorView draft_value_, draft_id_, draft_lse_;  // [streams · slots, kMaxRanks]
-  TensorView tap_ring_;  // [streams · kTapRing, taps]: rows committed but not observed yet, at position mod kTapRing
-  TensorView observed_taps_;  // [streams · kTapRing, taps], gathered for one observe()
+  Memory memory_;
+  TensorView head_value_, head_id_, head_lse_;     // [max_rows, kHeadTop], [max_rows, kHeadTop], [max_rows]
+  TensorView head_logits_;                         // [max_rows, vocabulary]
+  TensorView draft_value_, draft_id_, draft_lse_;  // [streams · slots, k], …, [streams · slots]
+  TensorView held_taps_;      // [streams · kTapRoom, taps · hidden]: rows committed but not observed yet
+  TensorView observed_taps_;  // the same size: gathered for one observe()
 };
 
 }  // namespace ddtree

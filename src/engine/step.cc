@@ -1,0 +1,371 @@
+#include "engine/step.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace ddtree {
+namespace {
+
+// FNV-1a over the bits that say which logits a row had.
+uint64_t hash_row(std::span<const float> values, std::span<const int32_t> ids, float lse) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto mix = [&](uint32_t bits) {
+    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ ((bits >> shift) & 0xff)) * 0x100000001b3u;
+  };
+  for (float v : values) mix(std::bit_cast<uint32_t>(v));
+  for (int32_t id : ids) mix(static_cast<uint32_t>(id));
+  mix(std::bit_cast<uint32_t>(lse));
+  return hash;
+}
+
+void clear(Batch& batch) {
+  batch.token.clear();
+  batch.position.clear();
+  batch.kv_row.clear();
+  batch.ancestors.clear();
+  batch.segments.clear();
+  batch.head_row.clear();
+}
+
+void add_row(Batch& batch, int32_t token, int32_t position, int32_t kv_row, const AncestorWords& ancestors = {}) {
+  batch.token.push_back(token);
+  batch.position.push_back(position);
+  batch.kv_row.push_back(kv_row);
+  batch.ancestors.push_back(ancestors);
+}
+
+}  // namespace
+
+Status Step::run(const Plan& plan, std::vector<Outcome>& outcomes) {
+  be_.mark(Phase::kHost);
+  open(plan);
+  TRY(draft());
+  build_trees(plan.tree_rows);
+  build_batch();
+  TRY(verify());
+  outcomes.clear();
+  for (Lane& lane : lanes_) {
+    Outcome& outcome = outcomes.emplace_back();
+    outcome.stream = lane.item.stream;
+    outcome.status = accept(lane, outcome);
+  }
+  be_.mark(Phase::kSample);
+  commit(outcomes);
+  TRY(be_.finish());
+  account(outcomes);
+  return {};
+}
+
+void Step::open(const Plan& plan) {
+  lanes_.resize(plan.items.size());
+  n_drafted_ = 0;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    lane.item = plan.items[i];
+    lane.first_head = -1;
+    lane.drafted = wants_draft(lane) ? n_drafted_++ : -1;
+  }
+}
+
+bool Step::wants_draft(const Lane& lane) const {
+  const Stream& stream = *lane.item.stream;
+  if (drafter_ == nullptr || lane.item.chunk > 0 || lane.item.max_depth == 0 || stream.request.spec.budget == 0)
+    return false;
+  return stream.computed + drafter_->block_size() <= stream.draft_limit;
+}
+
+// Graph A: what the drafter has not seen yet, then one block per stream, to candidates for every slot.
+Status Step::draft() {
+  if (n_drafted_ == 0) return {};
+  ingest_taps();
+  propose();
+  return be_.finish();
+}
+
+void Step::ingest_taps() {
+  clear(observe_batch_);
+  tap_rows_.clear();
+  for (const Lane& lane : lanes_) {
+    Stream& stream = *lane.item.stream;
+    if (lane.drafted < 0) continue;
+    for (int32_t held = 0; stream.observed < stream.computed; ++held, ++stream.observed) {
+      tap_rows_.push_back(stream.slot * kTapRoom + held);
+      add_row(observe_batch_, 0, stream.observed, KvCache::page_row(stream.pages, stream.observed));
+    }
+  }
+  if (tap_rows_.empty()) return;
+  const TensorView taps = observed_taps_.slice(0, static_cast<int64_t>(tap_rows_.size()));
+  be_.gather_rows(taps, held_taps_, tap_rows_);
+  drafter_->observe(taps, observe_batch_, cache_.draft());
+}
+
+void Step::propose() {
+  clear(draft_batch_);
+  for (const Lane& lane : lanes_) {
+    if (lane.drafted < 0) continue;
+    const Stream& stream = *lane.item.stream;
+    draft_batch_.segments.push_back(
+        {stream.slot, draft_batch_.rows(), drafter_->block_size(), stream.computed, false, stream.pages});
+    for (int32_t slot = 0; slot < drafter_->block_size(); ++slot)
+      add_row(draft_batch_, slot == 0 ? stream.tokens.back() : drafter_->mask_token(), stream.computed + slot,
+              cache_.block_row(stream.slot, slot));
+  }
+  const int64_t n = int64_t{n_drafted_} * drafter_->slots();
+  drafter_->propose(draft_batch_, cache_.draft(),
+                    {draft_value_.slice(0, n), draft_id_.slice(0, n), draft_lse_.slice(0, n), {}});
+}
+
+void Step::build_trees(int32_t max_rows) {
+  std::vector<const Tree*> trees;
+  std::vector<Lane*> owners;
+  for (Lane& lane : lanes_) {
+    if (lane.item.chunk > 0) continue;
+    build_tree_of(lane);
+    trees.push_back(&lane.tree);
+    owners.push_back(&lane);
+  }
+  const std::vector<int> keep = trim_to_rows(trees, max_rows);
+  for (size_t i = 0; i < keep.size(); ++i) trim(owners[i]->tree, keep[i]);
+  be_.mark(Phase::kTree);
+}
+
+void Step::build_tree_of(Lane& lane) {
+  const Stream& stream = *lane.item.stream;
+  const SpecOptions& spec = stream.request.spec;
+  if (lane.drafted < 0) {
+    lane.tree = root_tree(stream.tokens.back());
+    return;
+  }
+  const int32_t slots = drafter_->slots(), first = lane.drafted * slots;
+  const int32_t table_k = static_cast<int32_t>(draft_id_.dim[1]);
+  const int32_t k = spec.mode == SpecMode::kChain ? 1 : std::min(table_k, spec.budget);
+  log_prob_.clear();
+  ids_.clear();
+  for (int32_t row = first; row < first + slots; ++row) {
+    const float lse = draft_lse_.as<float>()[row];
+    for (int32_t r = 0; r < k; ++r) {
+      log_prob_.push_back(draft_value_.row<float>(row)[r] - lse);
+      ids_.push_back(draft_id_.row<int32_t>(row)[r]);
+    }
+  }
+  build_tree({slots, k, log_prob_.data(), ids_.data()}, stream.tokens.back(), spec.budget,
+             {spec.chain_first, std::min(slots, lane.item.max_depth)}, lane.tree);
+}
+
+void Step::build_batch() {
+  clear(batch_);
+  for (Lane& lane : lanes_) {
+    lane.first_row = batch_.rows();
+    lane.item.chunk > 0 ? add_chunk(lane) : add_tree(lane);
+    lane.rows = batch_.rows() - lane.first_row;
+  }
+  choose_head_rows();
+}
+
+void Step::add_chunk(Lane& lane) {
+  const Stream& stream = *lane.item.stream;
+  batch_.segments.push_back({stream.slot, lane.first_row, lane.item.chunk, stream.computed, false, stream.pages});
+  for (int32_t p = stream.computed; p < stream.computed + lane.item.chunk; ++p)
+    add_row(batch_, stream.tokens[p], p, KvCache::page_row(stream.pages, p));
+}
+
+void Step::add_tree(Lane& lane) {
+  const Stream& stream = *lane.item.stream;
+  const Tree& tree = lane.tree;
+  batch_.segments.push_back({stream.slot, lane.first_row, tree.size(), stream.computed, true, stream.pages});
+  std::array<AncestorWords, kMaxRows> ancestors;
+  ancestor_words(tree, std::span(ancestors).first(tree.size()));
+  for (int32_t node = 0; node < tree.size(); ++node)
+    add_row(batch_, tree.token[node], stream.computed + tree.depth[node], cache_.tree_row(stream.slot, node),
+            ancestors[node]);
+}
+
+// Rows that need only their best logits come first, then those whose sampling rules need all of them.
+void Step::choose_head_rows() {
+  for (const bool full : {false, true}) {
+    if (full) top_only_ = static_cast<int32_t>(batch_.head_row.size());
+    for (Lane& lane : lanes_) {
+      if (lane.item.chunk > 0 && !lane.item.emits) continue;
+      if (needs_full_logits(lane.item.stream->request.sampling) != full) continue;
+      lane.first_head = static_cast<int32_t>(batch_.head_row.size());
+      const int32_t first = lane.item.chunk > 0 ? lane.rows - 1 : 0;
+      for (int32_t row = first; row < lane.rows; ++row) batch_.head_row.push_back(lane.first_row + row);
+    }
+  }
+}
+
+// Graph B: one pass of the target over every stream's rows.
+Status Step::verify() {
+  decoder_.forward(batch_, cache_.target());
+  const int64_t n = static_cast<int64_t>(batch_.head_row.size()), full = n - top_only_;
+  const std::span<const int32_t> rows = batch_.head_row;
+  const auto part = [&](int64_t first, int64_t count, TensorView logits) {
+    return HeadResult{head_value_.slice(first, count), head_id_.slice(first, count), head_lse_.slice(first, count),
+                      logits};
+  };
+  decoder_.head(part(0, top_only_, {}), rows.first(top_only_));
+  decoder_.head(part(top_only_, full, head_logits_.slice(0, full)), rows.subspan(top_only_));
+  return be_.finish();
+}
+
+// Follows the tree as far as the target's own tokens do. Only the rows on that path are sampled.
+Status Step::accept(Lane& lane, Outcome& outcome) {
+  if (lane.first_head < 0) return {};
+  if (lane.item.chunk > 0) {
+    TRY_ASSIGN(OutputToken token, sample(lane, 0, {}));
+    outcome.tokens.push_back(std::move(token));
+    return {};
+  }
+  const TreeLinks tree = links(lane.tree);
+  Accepted& accepted = lane.accepted;
+  accepted.length = 0;
+  std::array<int32_t, kMaxDepth + 1> path;
+  for (int node = 0; node >= 0;) {
+    accepted.path[accepted.length++] = static_cast<int16_t>(node);
+    TRY_ASSIGN(OutputToken token, sample(lane, node, std::span(path).first(accepted.length - 1)));
+    accepted.next = token.id;
+    TRY_ASSIGN(node, find_child(tree, node, token.id));
+    if (node >= 0) path[accepted.length - 1] = token.id;
+    outcome.tokens.push_back(std::move(token));
+  }
+  return {};
+}
+
+// The target's token after row `node` of the lane, whose drafted ancestors and itself are `path`.
+Result<OutputToken> Step::sample(const Lane& lane, int32_t node, std::span<const int32_t> path) {
+  const Stream& stream = *lane.item.stream;
+  const int32_t head = lane.first_head + node;
+  const float* value = head_value_.row<float>(head);
+  const int32_t* id = head_id_.row<int32_t>(head);
+  const float lse = head_lse_.as<float>()[head];
+  OutputToken token;
+  token.id = id[0];
+  token.margin = value[0] - value[1];
+  token.row_hash = hash_row({value, kHeadTop}, {id, kHeadTop}, lse);
+  if (head < top_only_) {
+    if (!std::isfinite(lse))
+      return Error{Code::kCorrupt, "the model's logits are not finite; the request cannot go on"};
+    return token;
+  }
+  const int64_t vocab = head_logits_.dim[1];
+  const float* row = head_logits_.row<float>(head - top_only_);
+  logits_.assign(row, row + vocab);
+  const SamplingParams& sampling = stream.request.sampling;
+  const RowHistory history = {stream.request.prompt, std::span(stream.tokens).subspan(stream.prompt_length()), path};
+  TRY_ASSIGN(token.id, sample_row(logits_, sampling, history, stream.request.choice, sampler_));
+  if (sampling.logprobs >= 0) {
+    TRY_ASSIGN(token.logprobs, token_logprobs({row, static_cast<size_t>(vocab)}, token.id, sampling.logprobs));
+  }
+  return token;
+}
+
+// Accepted rows move from the scratch to the pages, and their taps to where the drafter will find them.
+void Step::commit(std::span<const Outcome> outcomes) {
+  moves_.clear();
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    Stream& stream = *lane.item.stream;
+    if (!outcomes[i].status.ok()) continue;
+    if (lane.item.chunk > 0) {
+      observe_chunk(lane);
+      stream.computed += lane.item.chunk;
+      continue;
+    }
+    count_pass(lane, outcomes[i]);
+    tap_rows_.clear();
+    for (int32_t k = 0; k < lane.accepted.length; ++k) {
+      const int32_t node = lane.accepted.path[k];
+      moves_.emplace_back(cache_.tree_row(stream.slot, node), KvCache::page_row(stream.pages, stream.computed + k));
+      tap_rows_.push_back(lane.first_row + node);
+    }
+    if (lane.drafted >= 0)
+      be_.gather_rows(held_taps_.slice(int64_t{stream.slot} * kTapRoom, lane.accepted.length), decoder_.taps(),
+                      tap_rows_);
+    stream.computed += lane.accepted.length;
+  }
+  be_.copy_rows(cache_.target(), moves_);
+  be_.mark(Phase::kCommit);
+}
+
+void Step::observe_chunk(const Lane& lane) {
+  Stream& stream = *lane.item.stream;
+  if (drafter_ == nullptr || stream.draft_limit == 0) return;
+  clear(observe_batch_);
+  for (int32_t p = stream.computed; p < stream.computed + lane.rows; ++p)
+    add_row(observe_batch_, 0, p, KvCache::page_row(stream.pages, p));
+  drafter_->observe(decoder_.taps().slice(lane.first_row, lane.rows), observe_batch_, cache_.draft());
+  stream.observed += lane.rows;
+}
+
+void Step::count_pass(const Lane& lane, const Outcome& outcome) const {
+  Stream& stream = *lane.item.stream;
+  RequestStats& stats = stream.stats;
+  ++stats.steps;
+  stats.committed += static_cast<int32_t>(outcome.tokens.size());
+  stats.drafted += lane.tree.nodes();
+  ++stats.accepted_histogram[lane.accepted.length];
+  for (int32_t k = 1; k < lane.accepted.length; ++k) {
+    ++stats.accepted_at_depth[k];
+    ++stats.accepted_at_rank[lane.tree.rank[lane.accepted.path[k]]];
+  }
+  if (stream.request.trace) stream.trace.push_back(record(lane));
+}
+
+StepRecord Step::record(const Lane& lane) const {
+  StepRecord out;
+  out.position = lane.item.stream->computed;
+  out.tree = lane.tree;
+  out.path.assign(lane.accepted.path.begin(), lane.accepted.path.begin() + lane.accepted.length);
+  out.next = lane.accepted.next;
+  if (lane.drafted < 0) return out;
+  CandidateTable& table = out.candidates;
+  table.slots = drafter_->slots();
+  table.k = static_cast<int32_t>(draft_id_.dim[1]);
+  const int64_t first = int64_t{lane.drafted} * table.slots, n = int64_t{table.slots} * table.k;
+  table.top_value.assign(draft_value_.row<float>(first), draft_value_.row<float>(first) + n);
+  table.top_id.assign(draft_id_.row<int32_t>(first), draft_id_.row<int32_t>(first) + n);
+  table.lse.assign(draft_lse_.as<float>() + first, draft_lse_.as<float>() + first + table.slots);
+  return out;
+}
+
+// Times are shared out by rows: what a stream's requests report adds up to what the steps took.
+void Step::account(std::span<const Outcome> outcomes) {
+  const std::array<double, kPhases> ms = be_.take_phase_ms();
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    RequestStats& stats = lanes_[i].item.stream->stats;
+    if (lanes_[i].item.chunk > 0) stats.prefill_tokens += lanes_[i].rows;
+    for (int p = 0; p < kPhases; ++p) stats.phase_ms[p] += ms[p] * lanes_[i].rows / batch_.rows();
+  }
+  for (int p = 0; p < kPhases; ++p) totals_.phase_ms[p] += ms[p];
+  totals_.weight_bytes += be_.take_weight_bytes();
+  totals_.rows += batch_.rows();
+  ++totals_.steps;
+}
+
+Result<std::unique_ptr<Step>> Step::create(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache,
+                                           const SchedulerOptions& limits) {
+  std::unique_ptr<Step> step(new Step(backend, decoder, drafter, cache));
+  TRY(step->allocate(limits));
+  return step;
+}
+
+Status Step::allocate(const SchedulerOptions& limits) {
+  const int64_t rows = limits.max_rows, vocab = decoder_.vocab_size();
+  TRY_ASSIGN(head_value_, memory_.take("head results", DType::kF32, {rows, kHeadTop}));
+  TRY_ASSIGN(head_id_, memory_.take("head results", DType::kI32, {rows, kHeadTop}));
+  TRY_ASSIGN(head_lse_, memory_.take("head results", DType::kF32, {rows}));
+  TRY_ASSIGN(head_logits_, memory_.take("logits", DType::kF32, {rows, vocab}));
+  if (drafter_ == nullptr) return {};
+  const int64_t slots = int64_t{limits.max_streams} * drafter_->slots(), k = std::min<int64_t>(kMaxRanks, vocab);
+  TRY_ASSIGN(draft_value_, memory_.take("candidates", DType::kF32, {slots, k}));
+  TRY_ASSIGN(draft_id_, memory_.take("candidates", DType::kI32, {slots, k}));
+  TRY_ASSIGN(draft_lse_, memory_.take("candidates", DType::kF32, {slots}));
+  const int64_t held = int64_t{limits.max_streams} * kTapRoom;
+  const int64_t width = int64_t{decoder_.hidden_size()} * static_cast<int64_t>(drafter_->tap_layers().size());
+  TRY_ASSIGN(held_taps_, memory_.activations({held, width}));
+  TRY_ASSIGN(observed_taps_, memory_.activations({held, width}));
+  return {};
+}
+
+}  // namespace ddtree
