@@ -38,8 +38,7 @@ class Checkpoint {
   explicit Checkpoint(std::string dir) : dir_(std::move(dir)) {}
   Status open_single(const std::string& path);
   Status open_sharded(const std::string& index_path);
-  void add_shard(SafetensorsFile shard);
-  Status index_names();
+  void collect_tensors();
 
   std::string dir_;
   std::vector<SafetensorsFile> shards_;

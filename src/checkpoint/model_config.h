@@ -67,7 +67,7 @@ struct ModelConfig {
   int32_t int4_group_size = 0;  // of quantised Linears; 0: the checkpoint declares none
 
   std::optional<int32_t> bos_id;
-  std::vector<int32_t> eos_ids;  // ascending union of config.json (outer and text_config) and generation_config.json
+  std::vector<int32_t> eos_ids;  // ascending union of config.json (outer, else text_config) and generation_config.json
 
   bool is_moe_layer(int64_t layer) const {
     return num_experts > 0 && layer >= first_dense_layers && layer % moe_layer_freq == 0;

@@ -61,6 +61,8 @@ struct DrafterSource {
   std::vector<DrafterLayerSource> layers;
 };
 
+// As for the target: from headers alone, and with the values checked.
+Result<DrafterSource> map_dflash(const Checkpoint& checkpoint, const DrafterConfig& config);
 Result<DrafterSource> load_dflash(const Checkpoint& checkpoint, const DrafterConfig& config);
 
 // Reads the small tensors whose values could poison everything: every scale, router bias and norm must be finite, every
