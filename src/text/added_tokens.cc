@@ -10,17 +10,16 @@ namespace {
 
 constexpr int64_t kReserved = 256;
 
-// Bounds the table where the model's vocabulary size is not known.
+// Bounds the table, whatever vocab_size says. The Kimi family has 256.
 constexpr int64_t kMaxAdded = 65536;
 
 }  // namespace
 
 Result<AddedTokens> AddedTokens::parse(JsonValue config, int32_t first_id, int32_t vocab_size) {
   AddedTokens tokens(first_id);
-  const int64_t id_limit = vocab_size > 0 ? vocab_size : first_id + kMaxAdded;
   TRY_ASSIGN(const JsonValue decoder, config.get("added_tokens_decoder"));
   TRY_ASSIGN(const JsonMembers members, decoder.members());
-  for (const auto [id_text, token] : members) TRY(tokens.add(id_text, token, id_limit));
+  for (const auto [id_text, token] : members) TRY(tokens.add(id_text, token, vocab_size));
 
   const int64_t known = static_cast<int64_t>(tokens.entries_.size());
   const int64_t reserved = std::min(kReserved, vocab_size > 0 ? std::max<int64_t>(vocab_size - first_id, 0) : known);
@@ -33,7 +32,7 @@ Result<AddedTokens> AddedTokens::parse(JsonValue config, int32_t first_id, int32
   return tokens;
 }
 
-Status AddedTokens::add(std::string_view id_text, JsonValue token, int64_t id_limit) {
+Status AddedTokens::add(std::string_view id_text, JsonValue token, int32_t vocab_size) {
   int64_t id = -1;
   const auto [end, error] = std::from_chars(id_text.data(), id_text.data() + id_text.size(), id);
   if (error != std::errc() || end != id_text.data() + id_text.size() || id < 0)
@@ -41,9 +40,12 @@ Status AddedTokens::add(std::string_view id_text, JsonValue token, int64_t id_li
   if (id < first_id_)
     return token.error(Code::kCorrupt, fmt::format("id {} is that of a BPE rank; tiktoken.model has ranks up to {}", id,
                                                    first_id_ - 1));
-  if (id >= id_limit)
+  if (vocab_size > 0 && id >= vocab_size)
     return token.error(Code::kCorrupt,
-                       fmt::format("id {} is past the last one, {}, of the model's vocabulary", id, id_limit - 1));
+                       fmt::format("id {} is past the last one, {}, of the model's vocabulary", id, vocab_size - 1));
+  if (id - first_id_ >= kMaxAdded)
+    return token.error(Code::kUnsupported,
+                       fmt::format("id {} is {} or more past the {} BPE ranks", id, kMaxAdded, first_id_));
   TRY_ASSIGN(const std::string_view text, token.get_string("content"));
   if (text.empty()) return token.error(Code::kCorrupt, "the content is empty; it would match everywhere");
   for (const char* flag : {"lstrip", "rstrip", "single_word"}) {

@@ -40,7 +40,7 @@ class AddedTokens {
   };
 
   explicit AddedTokens(int32_t first_id) : first_id_(first_id) {}
-  Status add(std::string_view id_text, JsonValue token, int64_t id_limit);
+  Status add(std::string_view id_text, JsonValue token, int32_t vocab_size);
   Status index(JsonValue config);
   const Entry* entry(int32_t id) const;
   int32_t longest_prefix(std::string_view text) const;

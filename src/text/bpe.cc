@@ -13,6 +13,8 @@
 namespace ddtree {
 namespace {
 
+constexpr size_t kMaxFileBytes = size_t{64} << 20;  // Kimi's is 2.8 MB
+
 // Merging looks up candidates of at most this size, which keeps the work per byte bounded. Kimi's longest is 128.
 constexpr size_t kMaxTokenBytes = 1024;
 
@@ -113,8 +115,9 @@ Result<std::vector<Line>> read_lines(std::string_view file, std::string_view nam
 }  // namespace
 
 Result<Bpe> Bpe::parse(std::string_view file, std::string_view name) {
-  if (file.size() > std::numeric_limits<uint32_t>::max())
-    return Error{Code::kUnsupported, fmt::format("{}: {} bytes are too many for a vocabulary", name, file.size())};
+  if (file.size() > kMaxFileBytes)
+    return Error{Code::kUnsupported,
+                 fmt::format("{}: {} bytes; at most {} are read", name, file.size(), kMaxFileBytes)};
   TRY_ASSIGN(const std::vector<Line> lines, read_lines(file, name));
   const int64_t n = static_cast<int64_t>(lines.size());
   std::vector<const Line*> by_rank(n, nullptr);

@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "text/utf8.h"
 
 namespace ddtree {
 namespace {
 
-constexpr size_t kMaxModelBytes = size_t{64} << 20;   // Kimi's is 2.8 MB
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;  // it may hold a chat template
 constexpr std::string_view kTokenizerClass = "TikTokenTokenizer";
 
@@ -25,29 +24,12 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-Result<std::string> read_file(const std::string& path, size_t max_bytes) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return Error{Code::kNotFound, fmt::format("{}: no such file", path)};
-  if (!std::filesystem::is_regular_file(path, error))
-    return Error{Code::kInvalidArgument, fmt::format("{}: not a regular file", path)};
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return Error{Code::kInvalidArgument, fmt::format("{}: {}", path, error.message())};
-  if (size > max_bytes)
-    return Error{Code::kUnsupported, fmt::format("{}: {} bytes; at most {} are read", path, size, max_bytes)};
-  std::string bytes(size, '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.read(bytes.data(), static_cast<std::streamsize>(size));
-  if (!in || static_cast<uintmax_t>(in.gcount()) != size)
-    return Error{Code::kInvalidArgument, fmt::format("{}: cannot be read in full ({} bytes)", path, size)};
-  return bytes;
-}
-
 // The rows of the model's embedding, or 0 for a directory that holds a tokenizer alone.
 Result<int32_t> read_vocab_size(const std::string& dir) {
   const std::string path = join_path(dir, "config.json");
   if (!exists(path)) return 0;
-  TRY_ASSIGN(const std::string bytes, read_file(path, kMaxConfigBytes));
-  TRY_ASSIGN(const JsonDocument document, parse_json(bytes, path));
+  TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
+  TRY_ASSIGN(const JsonDocument document, parse_json(file.text(), path, {.max_bytes = kMaxConfigBytes}));
   const JsonValue root = document.root();
   const JsonValue text_config = root.find("text_config").value_or(root);  // of a model with vision
   TRY_ASSIGN(const int64_t size, text_config.get_int("vocab_size", 1, std::numeric_limits<int32_t>::max()));
@@ -81,10 +63,10 @@ Result<Tokenizer> Tokenizer::load(const std::string& dir) {
         fmt::format("{}: has tokenizer.json but no tiktoken.model; only the tokenizers of the Kimi family, which "
                     "come as tiktoken.model, are supported",
                     dir)};
-  TRY_ASSIGN(const std::string model, read_file(model_path, kMaxModelBytes));
-  TRY_ASSIGN(const std::string config, read_file(join_path(dir, "tokenizer_config.json"), kMaxConfigBytes));
+  TRY_ASSIGN(const MappedFile model, MappedFile::open(model_path));
+  TRY_ASSIGN(const MappedFile config, MappedFile::open(join_path(dir, "tokenizer_config.json")));
   TRY_ASSIGN(const int32_t vocab_size, read_vocab_size(dir));
-  return parse(model, config, vocab_size, dir);
+  return parse(model.text(), config.text(), vocab_size, dir);
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string_view model_bytes, std::string_view config_bytes, int32_t vocab_size,
