@@ -47,7 +47,7 @@ struct Inspection {
 
 struct InspectOptions {
   int64_t tp = 1;
-  std::string drafter_dir;  // "": the folder "drafter" beside the model, if there; "none": no drafter
+  std::string drafter_dir;  // "": no drafter
 };
 
 Result<Inspection> inspect(const std::string& dir, const InspectOptions& options = {});
