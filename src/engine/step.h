@@ -34,6 +34,8 @@ struct StepTotals {
 
 class Step {
  public:
+  static constexpr int32_t kTapRoom = 32;  // committed rows a stream may hold back from the drafter
+
   // `drafter` may be null. All must outlive the step; memory for the limits' rows is taken once.
   static Result<std::unique_ptr<Step>> create(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache,
                                               const SchedulerOptions& limits);
@@ -46,7 +48,6 @@ class Step {
 
  private:
   static constexpr int32_t kHeadTop = 2;   // the best logit and the runner-up, for margins
-  static constexpr int32_t kTapRoom = 32;  // committed rows a stream may hold back from the drafter
 
   // One stream's part of the step.
   struct Lane {

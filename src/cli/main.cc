@@ -1,0 +1,16 @@
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("ddtree decodes large language models with draft trees, without changing their text.", "ddtree");
+  app.set_version_flag("--version", "ddtree " DDTREE_VERSION);
+  app.require_subcommand(1);
+  int exit_code = 0;
+  ddtree::add_run(app, exit_code);
+  ddtree::add_verify(app, exit_code);
+  ddtree::add_inspect(app, exit_code);
+  ddtree::add_tokenize(app, exit_code);
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}

@@ -1,0 +1,226 @@
+// ddtree run: one prompt to text.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include <fmt/core.h>
+
+#include "base/json_writer.h"
+#include "cli/commands.h"
+#include "cli/session.h"
+#include "cli/stats_json.h"
+#include "text/detokenizer.h"
+#include "text/stop_strings.h"
+
+namespace ddtree {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  TextFlags text;
+  SpecFlags spec;
+  std::string prompt, prompt_file;
+  std::vector<int32_t> ids;
+  std::vector<std::string> stop;
+  bool bos = false, special = false, json = false, quiet = false;
+};
+
+std::atomic<bool> interrupted{false};
+void on_interrupt(int) { interrupted = true; }
+
+constexpr int kInterruptedStatus = 130;  // as shells report SIGINT
+
+// The prompt's text from where the flags say: --prompt, --prompt-file, or standard input when it is not a terminal.
+Result<std::string> prompt_text(const CLI::App& app, const RunFlags& flags) {
+  if (app.count("--prompt") > 0) return flags.prompt;
+  if (app.count("--prompt-file") > 0) {
+    std::ifstream file(flags.prompt_file, std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (!file.good() && !file.eof())
+      return Error{Code::kNotFound, "--prompt-file " + flags.prompt_file + ": cannot be read"};
+    return text;
+  }
+  if (isatty(STDIN_FILENO))
+    return Error{Code::kInvalidArgument, "no prompt: give --prompt, --prompt-file or --ids, or pipe text in"};
+  return std::string{std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+Result<std::vector<int32_t>> prompt_ids(const CLI::App& app, const RunFlags& flags, const Session& session) {
+  std::vector<int32_t> ids;
+  if (app.count("--ids") > 0) {
+    ids = flags.ids;
+  } else {
+    TRY_ASSIGN(const Tokenizer* tokenizer, session.text());
+    TRY_ASSIGN(const std::string text, prompt_text(app, flags));
+    TRY_ASSIGN(ids, flags.special ? tokenizer->encode_with_special(text) : tokenizer->encode(text));
+  }
+  if (flags.bos) {
+    if (!session.model.config.bos_id) return Error{Code::kInvalidArgument, "--bos: the model names no bos_token_id"};
+    ids.insert(ids.begin(), *session.model.config.bos_id);
+  }
+  return ids;
+}
+
+// The text of a stream as it comes: characters are never split, and it ends before a stop string.
+class TextStream {
+ public:
+  TextStream(const Tokenizer* tokenizer, const StopStrings& stops, bool echo) : matcher_(stops), echo_(echo) {
+    if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, true);
+  }
+
+  // True while the text goes on.
+  bool push(int32_t id) {
+    ids_.push_back(id);
+    if (detokenizer_) put(matcher_.push(detokenizer_->push(id)));
+    return !matcher_.hit();
+  }
+  void finish() {
+    if (detokenizer_ && !matcher_.hit()) put(matcher_.finish(detokenizer_->finish()));
+  }
+  bool stopped() const { return matcher_.hit().has_value(); }
+  const std::string& text() const { return text_; }
+  const std::vector<int32_t>& ids() const { return ids_; }
+
+ private:
+  void put(const std::string& piece) {
+    text_ += piece;
+    if (!echo_ || piece.empty()) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  StopMatcher matcher_;
+  std::optional<Detokenizer> detokenizer_;
+  bool echo_;
+  std::string text_;
+  std::vector<int32_t> ids_;
+};
+
+struct Finished {
+  FinishReason reason = FinishReason::kNone;
+  RequestStats stats;
+  double seconds = 0, first_token_seconds = 0;
+  int64_t weight_bytes = 0;
+};
+
+// Steps the engine until the request has ended, giving each token to `out`.
+Result<Finished> decode(EngineCore& engine, Request request, TextStream& out) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  Finished finished;
+  std::optional<Error> error;
+  TRY(engine.validate(request));
+  TRY(engine.submit(1, std::move(request), [&](Event&& event) {
+    for (const OutputToken& token : event.tokens) {
+      if (out.stopped()) break;
+      if (out.ids().empty()) finished.first_token_seconds = elapsed();
+      if (!out.push(token.id)) engine.cancel(1);
+    }
+    if (event.finish == FinishReason::kNone) return;
+    finished.reason = out.stopped() ? FinishReason::kStop : event.finish;
+    if (event.stats) finished.stats = *event.stats;
+    error = event.error;
+  }));
+  while (engine.step())
+    if (interrupted) engine.cancel(1);
+  out.finish();
+  if (error) return *error;
+  finished.seconds = elapsed();
+  finished.weight_bytes = engine.totals().weight_bytes;
+  return finished;
+}
+
+void print_json(const Session& session, const std::vector<int32_t>& prompt, const TextStream& text,
+                const Finished& run) {
+  JsonWriter out;
+  out.begin_object().key("prompt_ids").begin_array();
+  for (int32_t id : prompt) out.value(id);
+  out.end_array().key("ids").begin_array();
+  for (int32_t id : text.ids()) out.value(id);
+  out.end_array().member("text", text.text()).member("finish_reason", finish_reason_name(run.reason));
+  const double decode_seconds = run.seconds - run.first_token_seconds;
+  const double generated = static_cast<double>(text.ids().size());
+  out.key("stats").begin_object();
+  out.member("tokens_per_second", decode_seconds > 0 ? std::max(0.0, generated - 1) / decode_seconds : 0.0);
+  out.member("seconds", run.seconds).member("first_token_seconds", run.first_token_seconds);
+  out.member("load_seconds", session.load_seconds).member("backend", session.backend->name());
+  out.member("weight_gb_per_second", static_cast<double>(run.weight_bytes) / 1e9 / run.seconds);
+  write_stats(out, run.stats);
+  out.end_object().end_object();
+  fmt::print("{}\n", std::move(out).text());
+}
+
+void print_summary(const TextStream& text, const Finished& run) {
+  const RequestStats& s = run.stats;
+  const double decode_seconds = run.seconds - run.first_token_seconds;
+  fmt::print(stderr, "\n{} tokens, {:.1f} tokens/s, first after {:.3f} s", text.ids().size(),
+             decode_seconds > 0 ? static_cast<double>(text.ids().size() - 1) / decode_seconds : 0.0,
+             run.first_token_seconds);
+  fmt::print(stderr, "; {} passes of mode {}, {:.2f} tokens a pass\n", s.steps, s.effective_mode, s.accepted_length());
+  if (!s.not_speculating.empty()) fmt::print(stderr, "not speculating: {}\n", s.not_speculating);
+  double total = 0;
+  for (double ms : s.phase_ms) total += ms;
+  for (int p = 0; p < kPhases; ++p)
+    if (s.phase_ms[p] > 0)
+      fmt::print(stderr, "  {:<10}{:9.1f} ms {:5.1f} %\n", phase_name(static_cast<Phase>(p)), s.phase_ms[p],
+                 100 * s.phase_ms[p] / total);
+}
+
+Result<int> run(const CLI::App& app, const RunFlags& flags) {
+  TRY_ASSIGN(const SpecOptions spec, spec_options(flags.spec));
+  TRY_ASSIGN(const StopStrings stops, StopStrings::create(flags.stop));
+  TRY_ASSIGN(const std::unique_ptr<Session> session, open_session(flags.model, 1));
+  Request request;
+  TRY_ASSIGN(request.prompt, prompt_ids(app, flags, *session));
+  request.max_tokens = flags.text.max_tokens;
+  request.ignore_eos = flags.text.ignore_eos;
+  request.sampling = flags.text.sampling;
+  request.spec = spec;
+  TRY_ASSIGN(const std::unique_ptr<EngineCore> engine, session->engine(1));
+  std::signal(SIGINT, on_interrupt);
+  const std::vector<int32_t> prompt = request.prompt;
+  TextStream text(session->tokenizer ? &*session->tokenizer : nullptr, stops, !flags.json);
+  TRY_ASSIGN(const Finished finished, decode(*engine, std::move(request), text));
+  if (flags.json) {
+    print_json(*session, prompt, text, finished);
+  } else {
+    fmt::print("\n");
+    if (!flags.quiet) print_summary(text, finished);
+  }
+  return interrupted ? kInterruptedStatus : 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& parent, int& exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* app = parent.add_subcommand("run", "Continue one prompt");
+  add_model_flags(*app, flags->model);
+  add_text_flags(*app, flags->text);
+  add_spec_flags(*app, flags->spec);
+  auto* prompt =
+      app->add_option("--prompt", flags->prompt, "Text to continue; standard input if none is given and it is piped");
+  auto* file = app->add_option("--prompt-file", flags->prompt_file, "File with the text to continue");
+  auto* ids = app->add_option("--ids", flags->ids, "Token ids to continue, separated by commas")->delimiter(',');
+  prompt->excludes(file)->excludes(ids);
+  file->excludes(ids);
+  app->add_flag("--bos", flags->bos, "Begin with the model's beginning-of-text token");
+  app->add_flag("--special", flags->special, "Read control tokens in the prompt's text");
+  app->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated");
+  app->add_flag("--json", flags->json, "One JSON object instead of text");
+  app->add_flag("--quiet", flags->quiet, "No statistics");
+  app->callback([app, flags, &exit_code] {
+    const Result<int> status = run(*app, *flags);
+    exit_code = status.ok() ? *status : report(status.error());
+  });
+}
+
+}  // namespace ddtree

@@ -1,0 +1,182 @@
+// ddtree verify: proof on the user's own prompts that no draft mode, budget or batch changes the text.
+
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "base/json_writer.h"
+#include "cli/commands.h"
+#include "cli/prompt_file.h"
+#include "cli/session.h"
+
+namespace ddtree {
+namespace {
+
+struct VerifyFlags {
+  ModelFlags model;
+  TextFlags text;
+  std::string prompts;
+  std::vector<std::string> modes = {"off", "chain", "tree"};
+  std::vector<int32_t> budgets = {8, 32, 64};
+  std::vector<int32_t> streams = {1, 3, 16};
+  bool json = false;
+};
+
+using Output = std::vector<OutputToken>;
+
+// One way of decoding all the prompts.
+struct Arm {
+  SpecOptions spec;
+  int32_t streams = 1;  // decoded at the same time
+};
+
+struct Divergence {
+  Arm arm;
+  size_t prompt = 0, token = 0;
+  int32_t expected = -1, got = -1;  // −1: the text ended
+  float margin = 0;                 // of plain decoding's row, top-1 minus top-2
+};
+
+std::string arm_name(const Arm& arm) {
+  std::string name(spec_mode_name(arm.spec.mode));
+  if (arm.spec.mode != SpecMode::kOff) name += ":" + std::to_string(arm.spec.budget);
+  return name + " × " + std::to_string(arm.streams) + (arm.streams == 1 ? " stream" : " streams");
+}
+
+// Plain decoding with several streams, then every mode and budget with every number of streams.
+Result<std::vector<Arm>> arms(const VerifyFlags& flags) {
+  std::vector<Arm> out;
+  for (const std::string& name : flags.modes) {
+    const auto mode = spec_mode_from_name(name);
+    if (!mode) return Error{Code::kInvalidArgument, "--modes: " + name + " is none of off, chain and tree"};
+    const std::vector<int32_t> budgets = mode == SpecMode::kOff ? std::vector<int32_t>{0} : flags.budgets;
+    for (int32_t budget : budgets)
+      for (int32_t streams : flags.streams)
+        if (*mode != SpecMode::kOff || streams > 1) out.push_back({{*mode, budget, false}, streams});
+  }
+  return out;
+}
+
+// Decodes every prompt, `arm.streams` at a time: when one ends the next begins, so lengths in a batch differ.
+Result<std::vector<Output>> decode_all(EngineCore& engine, const std::vector<Prompt>& prompts, const TextFlags& text,
+                                       const Arm& arm) {
+  std::vector<Output> outputs(prompts.size());
+  std::optional<Error> error;
+  int32_t active = 0;
+  size_t next = 0;
+  while (active > 0 || next < prompts.size()) {
+    for (; active < arm.streams && next < prompts.size(); ++next, ++active) {
+      Request request;
+      request.prompt = prompts[next].ids;
+      request.max_tokens = text.max_tokens;
+      request.ignore_eos = text.ignore_eos;
+      request.sampling = text.sampling;
+      request.spec = arm.spec;
+      TRY(engine.validate(request));
+      TRY(engine.submit(next, std::move(request), [&](Event&& event) {
+        Output& output = outputs[event.request];
+        output.insert(output.end(), event.tokens.begin(), event.tokens.end());
+        if (event.finish != FinishReason::kNone) --active;
+        if (event.error) error = event.error;
+      }));
+    }
+    engine.step();
+    if (error) return *error;
+  }
+  return outputs;
+}
+
+std::optional<Divergence> compare(const Output& plain, const Output& other, const Arm& arm, size_t prompt) {
+  for (size_t i = 0; i < std::max(plain.size(), other.size()); ++i) {
+    const int32_t expected = i < plain.size() ? plain[i].id : -1, got = i < other.size() ? other[i].id : -1;
+    if (expected != got) return Divergence{arm, prompt, i, expected, got, i < plain.size() ? plain[i].margin : 0};
+  }
+  return std::nullopt;
+}
+
+void print_json(const std::vector<Divergence>& divergences, int64_t tokens, size_t arms) {
+  JsonWriter out;
+  out.begin_object().member("identical", divergences.empty()).member("tokens", tokens).member("arms", arms);
+  out.key("divergences").begin_array();
+  for (const Divergence& d : divergences) {
+    out.begin_object().member("mode", spec_mode_name(d.arm.spec.mode)).member("budget", d.arm.spec.budget);
+    out.member("streams", d.arm.streams).member("prompt", d.prompt).member("token", d.token);
+    out.member("expected", d.expected).member("got", d.got).member("margin", d.margin).end_object();
+  }
+  out.end_array().end_object();
+  fmt::print("{}\n", std::move(out).text());
+}
+
+void print_text(const Arm& arm, const std::vector<Divergence>& found, int64_t tokens) {
+  fmt::print("{:<28} {:>7} tokens  {}\n", arm_name(arm), tokens, found.empty() ? "identical" : "DIVERGES");
+  for (const Divergence& d : found)
+    fmt::print("  prompt {} token {}: {} instead of {}, plain decoding's margin {:.3g}\n", d.prompt, d.token, d.got,
+               d.expected, d.margin);
+}
+
+Result<int> verify(const VerifyFlags& flags) {
+  TRY_ASSIGN(const std::vector<Arm> all, arms(flags));
+  const int32_t streams = *std::max_element(flags.streams.begin(), flags.streams.end());
+  if (*std::min_element(flags.streams.begin(), flags.streams.end()) < 1 || streams > 64)
+    return Error{Code::kInvalidArgument, "--streams: give numbers from 1 to 64"};
+  TRY_ASSIGN(const std::unique_ptr<Session> session, open_session(flags.model, streams));
+  TRY_ASSIGN(const std::vector<Prompt> prompts,
+             read_prompts(flags.prompts, session->tokenizer ? &*session->tokenizer : nullptr));
+  size_t longest = 0;
+  for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.ids.size());
+  const int32_t context =
+      static_cast<int32_t>(std::min<int64_t>(INT32_MAX, longest + int64_t{flags.text.max_tokens} + 1));
+  TRY_ASSIGN(const std::unique_ptr<EngineCore> engine, session->engine(streams, context));
+
+  TRY_ASSIGN(const std::vector<Output> plain,
+             decode_all(*engine, prompts, flags.text, {{SpecMode::kOff, 0, false}, 1}));
+  std::vector<Divergence> divergences;
+  int64_t total = 0;
+  for (const Arm& arm : all) {
+    if (arm.spec.mode != SpecMode::kOff && session->model.drafter == nullptr)
+      return Error{Code::kInvalidArgument,
+                   "--modes: " + arm_name(arm) + " needs a drafter; give --draft or --modes off"};
+    TRY_ASSIGN(const std::vector<Output> outputs, decode_all(*engine, prompts, flags.text, arm));
+    std::vector<Divergence> found;
+    int64_t tokens = 0;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      tokens += std::ssize(outputs[i]);
+      if (const auto divergence = compare(plain[i], outputs[i], arm, i)) found.push_back(*divergence);
+    }
+    total += tokens;
+    if (!flags.json) print_text(arm, found, tokens);
+    divergences.insert(divergences.end(), found.begin(), found.end());
+  }
+  if (flags.json) {
+    print_json(divergences, total, all.size());
+  } else {
+    fmt::print("{}: {} tokens in {} arms against plain decoding\n", divergences.empty() ? "identical" : "NOT identical",
+               total, all.size());
+  }
+  return divergences.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& parent, int& exit_code) {
+  auto flags = std::make_shared<VerifyFlags>();
+  CLI::App* app = parent.add_subcommand("verify", "Check that drafting leaves the text as it is");
+  add_model_flags(*app, flags->model);
+  add_text_flags(*app, flags->text);
+  app->add_option("--prompts", flags->prompts, "JSON lines with \"prompt\" or \"ids\"")->required();
+  app->add_option("--modes", flags->modes, "Of off, chain and tree")->delimiter(',')->capture_default_str();
+  app->add_option("--budgets", flags->budgets, "For chain and tree")->delimiter(',')->capture_default_str();
+  app->add_option("--streams", flags->streams, "Prompts decoded at the same time")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_flag("--json", flags->json, "One JSON object instead of text");
+  app->callback([flags, &exit_code] {
+    const Result<int> status = verify(*flags);
+    exit_code = status.ok() ? *status : report(status.error());
+  });
+}
+
+}  // namespace ddtree
