@@ -3,9 +3,10 @@
     python3 -m golden.make_variants            (from python/; NumPy only)
 
 Each variant gets the first seed whose greedy tokens and expert choices are not near-ties, so that any float32
-implementation reproduces them. Afterwards `python3 -m golden.transformers_oracle --write` (needs torch and transformers)
-completes expected.safetensors.
+implementation reproduces them. Afterwards `python3 -m golden.transformers_oracle --write` (needs torch and
+transformers) completes expected.safetensors.
 """
+
 import copy
 import json
 import pathlib
@@ -21,20 +22,55 @@ GREEDY_TOKENS = 16
 SMALL = 0.03  # scale of what a norm follows directly, so that a wrong epsilon shows
 
 BASE = {
-    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 256, "hidden_size": 32,
-    "intermediate_size": 64, "moe_intermediate_size": 16, "num_hidden_layers": 2, "first_k_dense_replace": 1, "moe_layer_freq": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
-    "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": None, "max_position_embeddings": 960,
-    "attention_bias": False, "hidden_act": "silu", "num_nextn_predict_layers": 0, "tie_word_embeddings": False,
-    "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "max_position_embeddings": 960,
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "num_nextn_predict_layers": 0,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "torch_dtype": "bfloat16",
 }
 
 
 def yarn(factor, beta_fast, mscale):
-    return {"type": "yarn", "factor": factor, "original_max_position_embeddings": 24, "beta_fast": beta_fast, "beta_slow": 1.0,
-            "mscale": mscale, "mscale_all_dim": mscale}
+    return {
+        "type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": 24,
+        "beta_fast": beta_fast,
+        "beta_slow": 1.0,
+        "mscale": mscale,
+        "mscale_all_dim": mscale,
+    }
 
 
 def config(**changes):
@@ -42,44 +78,142 @@ def config(**changes):
 
 
 INT4 = {
-    "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "kv_cache_scheme": None,
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "quantization_status": "compressed",
+    "kv_cache_scheme": None,
     "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
-    "config_groups": {"group_0": {
-        "targets": ["Linear"], "input_activations": None, "output_activations": None,
-        "weights": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "actorder": None,
-                    "block_structure": None, "dynamic": False, "observer": "minmax", "observer_kwargs": {}}}},
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "input_activations": None,
+            "output_activations": None,
+            "weights": {
+                "num_bits": 4,
+                "type": "int",
+                "symmetric": True,
+                "strategy": "group",
+                "group_size": 32,
+                "actorder": None,
+                "block_structure": None,
+                "dynamic": False,
+                "observer": "minmax",
+                "observer_kwargs": {},
+            },
+        }
+    },
 }
 
 KIMI_K26_TEXT = config(
-    model_type="kimi_k2", vocab_size=128, hidden_size=64, intermediate_size=64, moe_intermediate_size=32, num_experts_per_tok=2,
-    qk_rope_head_dim=32, v_head_dim=32, routed_scaling_factor=2.827, rms_norm_eps=1e-5, rope_theta=50000.0,
-    rope_scaling=yarn(64.0, 32.0, 1.0), max_position_embeddings=1536, quantization_config=INT4)
+    model_type="kimi_k2",
+    vocab_size=128,
+    hidden_size=64,
+    intermediate_size=64,
+    moe_intermediate_size=32,
+    num_experts_per_tok=2,
+    qk_rope_head_dim=32,
+    v_head_dim=32,
+    routed_scaling_factor=2.827,
+    rms_norm_eps=1e-5,
+    rope_theta=50000.0,
+    rope_scaling=yarn(64.0, 32.0, 1.0),
+    max_position_embeddings=1536,
+    quantization_config=INT4,
+)
 
 # name -> configuration, and how the tensors are stored
 SPECS = {
-    "deepseek-v2-lite": (config(
-        architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", vocab_size=192, q_lora_rank=None,
-        qk_nope_head_dim=16, v_head_dim=32, n_shared_experts=2, topk_method="greedy", scoring_func="softmax", norm_topk_prob=False,
-        routed_scaling_factor=1.0, rope_scaling=yarn(40.0, 32.0, 0.707)), {}),
-    "moonlight": (config(
-        vocab_size=190, q_lora_rank=None, n_shared_experts=2, routed_scaling_factor=2.446, rms_norm_eps=1e-5, rope_theta=50000.0),
-        {"prompt": 24}),
+    "deepseek-v2-lite": (
+        config(
+            architectures=["DeepseekV2ForCausalLM"],
+            model_type="deepseek_v2",
+            vocab_size=144,
+            q_lora_rank=None,
+            qk_nope_head_dim=16,
+            v_head_dim=32,
+            n_shared_experts=2,
+            topk_method="greedy",
+            scoring_func="softmax",
+            norm_topk_prob=False,
+            routed_scaling_factor=1.0,
+            rope_scaling=yarn(40.0, 32.0, 0.707),
+        ),
+        {},
+    ),
+    "moonlight": (
+        config(
+            vocab_size=190,
+            q_lora_rank=None,
+            n_shared_experts=2,
+            routed_scaling_factor=2.446,
+            rms_norm_eps=1e-5,
+            rope_theta=50000.0,
+        ),
+        {"prompt": 24},
+    ),
     # The correction bias is mostly negative: a masked group must lose even against scores below zero.
-    "deepseek-v3-groups": (config(
-        vocab_size=192, n_routed_experts=16, num_experts_per_tok=4, n_group=4, topk_group=2, rope_scaling=yarn(40.0, 32.0, 1.0),
-        num_nextn_predict_layers=1), {"bias_mean": -0.9}),
-    "kimi-k2.6": ({
-        "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "dtype": "bfloat16", "bos_token_id": 0,
-        "eos_token_id": 2, "pad_token_id": 3, "ignore_index": -100, "media_placeholder_token_id": 4, "tie_word_embeddings": False,
-        "text_config": KIMI_K26_TEXT, "vision_config": {"patch_size": 14, "vt_num_hidden_layers": 1, "vt_hidden_size": 8}},
-        {"prefix": "language_model.", "int4": True, "shards": 2, "taps": True}),
-    "fused-experts": (config(
-        vocab_size=128, first_k_dense_replace=0, n_routed_experts=6, rope_scaling=None,
-        rope_parameters={"rope_type": "yarn", "rope_theta": 50000.0, "factor": 40.0, "original_max_position_embeddings": 24,
-                         "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}), {"fused": True}),
-    "dense-layers": (config(
-        vocab_size=128, num_hidden_layers=4, first_k_dense_replace=2, moe_layer_freq=2, intermediate_size=48, q_lora_rank=None,
-        qk_nope_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, torch_dtype="float16"), {"half": True, "prompt": 16}),
+    "deepseek-v3-groups": (
+        config(
+            vocab_size=192,
+            n_routed_experts=16,
+            num_experts_per_tok=4,
+            n_group=4,
+            topk_group=2,
+            rope_scaling=yarn(40.0, 32.0, 1.0),
+            num_nextn_predict_layers=1,
+        ),
+        {"bias_mean": -0.9},
+    ),
+    "kimi-k2.6": (
+        {
+            "architectures": ["KimiK25ForConditionalGeneration"],
+            "model_type": "kimi_k25",
+            "dtype": "bfloat16",
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "pad_token_id": 3,
+            "ignore_index": -100,
+            "media_placeholder_token_id": 4,
+            "tie_word_embeddings": False,
+            "text_config": KIMI_K26_TEXT,
+            "vision_config": {"patch_size": 14, "vt_num_hidden_layers": 1, "vt_hidden_size": 8},
+        },
+        {"prefix": "language_model.", "int4": True, "shards": 2, "taps": True},
+    ),
+    "fused-experts": (
+        config(
+            vocab_size=128,
+            first_k_dense_replace=0,
+            n_routed_experts=6,
+            rope_scaling=None,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 50000.0,
+                "factor": 40.0,
+                "original_max_position_embeddings": 24,
+                "beta_fast": 1.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        ),
+        {"fused": True},
+    ),
+    "dense-layers": (
+        config(
+            vocab_size=128,
+            num_hidden_layers=4,
+            first_k_dense_replace=2,
+            moe_layer_freq=2,
+            intermediate_size=48,
+            q_lora_rank=None,
+            qk_nope_head_dim=16,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            torch_dtype="float16",
+        ),
+        {"half": True, "prompt": 16},
+    ),
 }
 
 
@@ -87,7 +221,14 @@ class Builder:
     """Random tensors of one checkpoint, under their Hugging Face names."""
 
     def __init__(self, config, seed, store, bias_mean=0.0, int4=False, fused=False):
-        self.c, self.rng, self.store, self.bias_mean, self.int4, self.fused = config, np.random.default_rng(seed), store, bias_mean, int4, fused
+        self.c, self.rng, self.store, self.bias_mean, self.int4, self.fused = (
+            config,
+            np.random.default_rng(seed),
+            store,
+            bias_mean,
+            int4,
+            fused,
+        )
         self.tensors = {}
 
     def normal(self, *shape, gain=1.0):
@@ -121,14 +262,23 @@ class Builder:
 
     def int4_mlp(self, p, inner):
         hidden = self.c["hidden_size"]
-        for name, out, width in (("gate_proj", inner, hidden), ("up_proj", inner, hidden), ("down_proj", hidden, inner)):
+        for name, out, width in (
+            ("gate_proj", inner, hidden),
+            ("up_proj", inner, hidden),
+            ("down_proj", hidden, inner),
+        ):
             packed, scale = quantise_int4(self.normal(out, width, gain=1.5))
             self.tensors[p + name + ".weight_packed"] = packed
             self.tensors[p + name + ".weight_scale"] = Bf16(scale)
             self.tensors[p + name + ".weight_shape"] = np.array([out, width], np.int32)
 
     def moe(self, p):
-        c, count, inner, hidden = self.c, self.c["n_routed_experts"], self.c["moe_intermediate_size"], self.c["hidden_size"]
+        c, count, inner, hidden = (
+            self.c,
+            self.c["n_routed_experts"],
+            self.c["moe_intermediate_size"],
+            self.c["hidden_size"],
+        )
         self.linear(p + "gate", count, hidden, gain=2.0)
         if c["topk_method"] == "noaux_tc":
             bias = (self.bias_mean + 0.2 * self.rng.standard_normal(count)).astype(np.float32)
@@ -165,7 +315,9 @@ def write_checkpoint(directory, full_config, options, seed):
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(full_config, indent=1) + "\n")
     store = (lambda x: x.astype(np.float16)) if options.get("half") else Bf16
-    builder = Builder(text_config(full_config), seed, store, options.get("bias_mean", 0.0), options.get("int4"), options.get("fused"))
+    builder = Builder(
+        text_config(full_config), seed, store, options.get("bias_mean", 0.0), options.get("int4"), options.get("fused")
+    )
     tensors = {options.get("prefix", "") + name: value for name, value in builder.build().items()}
     if options.get("prefix"):
         tensors["vision_tower.patch_embed.proj.weight"] = Bf16(np.ones((8, 3, 2, 2), np.float32))
@@ -197,6 +349,7 @@ def is_stable(directory, prompt):
             noisy = router(x + np.float32(1e-4) * rng.standard_normal(x.shape).astype(np.float32))[0]
             flips += not np.array_equal(np.sort(chosen), np.sort(noisy))
             return chosen, weights
+
         return route
 
     for *_, mlp in target.layers:

@@ -1,12 +1,13 @@
 """transformers' own classes as the oracle of tests/golden/variants (float32, CPU, eager attention and experts).
 
-    python3 -m golden.transformers_oracle          compare the NumPy reference and the committed values with transformers
+    python3 -m golden.transformers_oracle          compare the NumPy reference and the committed values with it
     python3 -m golden.transformers_oracle --write  write expected.safetensors from transformers
 
 Needs torch, transformers and safetensors. Tensors are read and INT4 is unpacked with torch code, not with reference/.
-Made with transformers 5.24.0 and torch 2.15.0; older versions differ: up to 5.17 at least, DeepseekV3's router gives
-experts of masked groups the score 0 instead of -inf, and up to 5.0 at least, DeepseekV2 omits mscale in the softmax scale.
+Made with transformers 5.24.0 and torch 2.15.0. Older versions are no oracle for two of the variants: their DeepseekV3
+router gave experts of masked groups the score 0 instead of -inf, their DeepseekV2 left mscale out of the softmax scale.
 """
+
 import json
 import pathlib
 import sys
@@ -61,7 +62,12 @@ def load(directory):
             directory, config = plain_copy(directory, pathlib.Path(scratch)), config["text_config"]
         kind = getattr(transformers, config["architectures"][0])
         model, info = kind.from_pretrained(
-            directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", output_loading_info=True)
+            directory,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            output_loading_info=True,
+        )
         problems = [key for key in info["missing_keys"] if ".mlp." not in key] + list(info["mismatched_keys"])
         assert not problems, problems
         for i, layer in enumerate(model.model.layers[: config["num_hidden_layers"]]):
@@ -73,9 +79,12 @@ def load(directory):
             if i >= config["first_k_dense_replace"] and i % config["moe_layer_freq"]:
                 layer.mlp = DeepseekV3MLP(model.config)
                 weights = load_file(directory / "model.safetensors")
-                layer.mlp.load_state_dict({
-                    name + ".weight": weights[f"model.layers.{i}.mlp.{name}.weight"].float()
-                    for name in ("gate_proj", "up_proj", "down_proj")})
+                layer.mlp.load_state_dict(
+                    {
+                        name + ".weight": weights[f"model.layers.{i}.mlp.{name}.weight"].float()
+                        for name in ("gate_proj", "up_proj", "down_proj")
+                    }
+                )
     return model.eval(), config
 
 
@@ -113,8 +122,10 @@ def main():
         stored_delta = np.abs(stored["logits"] - oracle["logits"]).max()
         same = np.array_equal(stored["greedy"], oracle["greedy"])
         worst = max(worst, numpy_delta, stored_delta, 0.0 if same else 1.0)
-        print(f"{directory.name:20} max |dlogit| numpy {numpy_delta:.1e}, stored {stored_delta:.1e}, greedy equal {same}, "
-              f"logit std {oracle['logits'].std():.2f}, smallest margin {oracle['margin'].min():.3f}")
+        print(
+            f"{directory.name:20} max |dlogit| numpy {numpy_delta:.1e}, stored {stored_delta:.1e}, greedy same {same}, "
+            f"logit std {oracle['logits'].std():.2f}, smallest margin {oracle['margin'].min():.3f}"
+        )
     print(f"worst {worst:.1e} with transformers {transformers.__version__}, torch {torch.__version__}")
     raise SystemExit(worst > 1e-4)
 

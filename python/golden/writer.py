@@ -1,4 +1,5 @@
 """Writes .safetensors files and packed INT4 weights (the inverse of reference/checkpoint.py)."""
+
 import json
 
 import numpy as np
@@ -18,7 +19,9 @@ class Bf16:
 def write_safetensors(path, tensors):
     header, chunks, offset = {}, [], 0
     for name, value in tensors.items():
-        kind, array = ("BF16", value.bits) if isinstance(value, Bf16) else (NAMES[str(value.dtype)], np.ascontiguousarray(value))
+        kind, array = (
+            ("BF16", value.bits) if isinstance(value, Bf16) else (NAMES[str(value.dtype)], np.ascontiguousarray(value))
+        )
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
         chunks.append(array.tobytes())
         offset += array.nbytes

@@ -1,4 +1,5 @@
 """A checkpoint directory as NumPy arrays: config.json, safetensors (one file or shards), packed INT4."""
+
 import json
 import pathlib
 
@@ -55,7 +56,11 @@ class Checkpoint:
         directory = pathlib.Path(directory)
         self.config = json.loads((directory / "config.json").read_text())
         index = directory / "model.safetensors.index.json"
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
+        names = (
+            sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            if index.exists()
+            else ["model.safetensors"]
+        )
         self.where = {}
         for name in names:
             shard = Safetensors(directory / name)

@@ -1,4 +1,5 @@
 """Small pieces that target and drafter share. Everything is float32 unless said."""
+
 import math
 
 import numpy as np
@@ -87,9 +88,12 @@ class Rope:
         return inverse / factor * ramp + inverse * (1 - ramp)
 
     def tables(self, positions):
-        """cos and sin [n, dim / 2]; angles in double."""
-        angles = np.asarray(positions, np.float64)[:, None] * self.inverse
-        return (np.cos(angles) * self.amplitude).astype(np.float32), (np.sin(angles) * self.amplitude).astype(np.float32)
+        """cos and sin [n, dim / 2]. The angle is a float32 product, as in the models' training and serving code: a more
+        exact one differs by 3e-5 rad at position 900, which a drafter turns into 3e-4 of a logit."""
+        angles = (np.asarray(positions, np.float32)[:, None] * self.inverse.astype(np.float32)).astype(np.float64)
+        return (np.cos(angles) * self.amplitude).astype(np.float32), (np.sin(angles) * self.amplitude).astype(
+            np.float32
+        )
 
 
 def rotate_pairs(x, cos, sin):

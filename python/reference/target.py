@@ -1,4 +1,5 @@
-"""The target model: DeepSeek-V2/V3, Moonlight and Kimi-K2 decoders (multi-head latent attention, mixture of experts)."""
+"""The target: DeepSeek-V2/V3, Moonlight and Kimi-K2 decoders (multi-head latent attention, mixture of experts)."""
+
 import numpy as np
 
 from .checkpoint import Checkpoint
@@ -18,7 +19,11 @@ class Attention:
     """
 
     def __init__(self, weights, prefix, config, lora_norm_eps):
-        self.heads, self.nope, self.rank = config["num_attention_heads"], config["qk_nope_head_dim"], config["kv_lora_rank"]
+        self.heads, self.nope, self.rank = (
+            config["num_attention_heads"],
+            config["qk_nope_head_dim"],
+            config["kv_lora_rank"],
+        )
         self.eps = lora_norm_eps
         if config.get("q_lora_rank"):
             self.q_a = weights.linear(prefix + "q_a_proj")
@@ -89,7 +94,7 @@ class Router:
         return chosen, weights * self.factor
 
     def _mask_groups(self, choice):
-        """Keeps the best groups. noaux_tc ranks a group by its two best experts, group_limited_greedy by its best one."""
+        """Keeps the best groups: noaux_tc ranks them by their two best experts, group_limited_greedy by the best one."""
         grouped = np.sort(choice.reshape(len(choice), self.groups, -1), axis=-1)
         rank = grouped[..., -2:].sum(axis=-1) if self.method == "noaux_tc" else grouped[..., -1]
         kept = np.zeros(rank.shape, bool)
@@ -146,12 +151,14 @@ class Target:
         for i in range(config["num_hidden_layers"]):
             prefix = f"model.layers.{i}."
             sparse = i >= config["first_k_dense_replace"] and i % config.get("moe_layer_freq", 1) == 0
-            self.layers.append((
-                weights[prefix + "input_layernorm.weight"],
-                Attention(weights, prefix + "self_attn.", config, lora_norm_eps or self.eps),
-                weights[prefix + "post_attention_layernorm.weight"],
-                Moe(weights, prefix + "mlp.", config) if sparse else Mlp(weights, prefix + "mlp."),
-            ))
+            self.layers.append(
+                (
+                    weights[prefix + "input_layernorm.weight"],
+                    Attention(weights, prefix + "self_attn.", config, lora_norm_eps or self.eps),
+                    weights[prefix + "post_attention_layernorm.weight"],
+                    Moe(weights, prefix + "mlp.", config) if sparse else Mlp(weights, prefix + "mlp."),
+                )
+            )
 
     def new_cache(self):
         return Cache(len(self.layers), self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"])
@@ -159,8 +166,8 @@ class Target:
     def forward(self, tokens, cache, positions=None, visible=None, taps=()):
         """Runs n rows behind the cache's t rows and appends them to it.
 
-        visible [n, n] says which rows of this call a row attends to (default: causal); every row sees all t cached rows.
-        taps lists layers whose outputs are wanted. -> logits [n, vocabulary], taps [n, len(taps) * hidden]
+        visible [n, n] says which rows of this call a row attends to (default: causal); every row sees all t cached
+        rows. taps lists layers whose outputs are wanted. -> logits [n, vocabulary], taps [n, len(taps) * hidden]
         """
         n, t = len(tokens), len(cache)
         positions = np.arange(t, t + n) if positions is None else positions
