@@ -1,12 +1,13 @@
 #include "base/json.h"
 
 #include <algorithm>
-#include <boost/json/basic_parser_impl.hpp>
 #include <charconv>
 #include <cmath>
 #include <functional>
 #include <utility>
 #include <vector>
+
+#include <boost/json/basic_parser_impl.hpp>
 
 #include "base/json_writer.h"
 

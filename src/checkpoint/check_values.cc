@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include <fmt/core.h>
 #include "checkpoint/weights_source.h"
 
 namespace ddtree {
@@ -66,9 +67,8 @@ Status check_weight_shape(const Checkpoint& checkpoint, const Checkpoint::Tensor
   const int64_t out = read_integer(shape, 0);
   const int64_t in = read_integer(shape, 1);
   if (packed.rank == 2 && out == packed.dim[0] && in >= 0 && in / 8 == packed.dim[1] && in % 8 == 0) return {};
-  return Error{Code::kCorrupt, checkpoint.file(tensor) + ": tensor " + tensor.entry->name + " holds [" +
-                                   std::to_string(out) + ", " + std::to_string(in) + "], but weight_packed is " +
-                                   describe(packed)};
+  return Error{Code::kCorrupt, fmt::format("{}: tensor {} holds [{}, {}], but weight_packed is {}",
+                                           checkpoint.file(tensor), tensor.entry->name, out, in, describe(packed))};
 }
 
 }  // namespace
@@ -80,8 +80,8 @@ Status check_values(const Checkpoint& checkpoint) {
     if (!must_be_finite(name) || tensor.entry->rank > TensorView::kMaxRank) continue;
     const int64_t bad = find_non_finite(checkpoint.view(tensor));
     if (bad >= 0)
-      return Error{Code::kCorrupt, checkpoint.file(tensor) + ": tensor " + name + " holds NaN or infinity at element " +
-                                       std::to_string(bad)};
+      return Error{Code::kCorrupt, fmt::format("{}: tensor {} holds NaN or infinity at element {}",
+                                               checkpoint.file(tensor), name, bad)};
   }
   return {};
 }

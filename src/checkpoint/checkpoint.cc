@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include <fmt/core.h>
 #include "base/json.h"
 #include "base/mapped_file.h"
 
@@ -18,10 +19,11 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 Result<std::string_view> parse_shard_name(const JsonValue& value) {
   TRY_ASSIGN(const std::string_view name, value.as_string());
   if (name.find_first_of(std::string_view("/\\\0", 3)) != std::string_view::npos || name == ".." || name == ".")
-    return value.error(Code::kInvalidArgument,
-                       "is " + value.text() + ", must be the name of a file beside the index, without directories");
+    return value.error(
+        Code::kInvalidArgument,
+        fmt::format("is {}, must be the name of a file beside the index, without directories", value.text()));
   if (!name.ends_with(".safetensors"))
-    return value.error(Code::kUnsupported, "is " + value.text() + ", only .safetensors shards are supported");
+    return value.error(Code::kUnsupported, fmt::format("is {}, only .safetensors shards are supported", value.text()));
   return name;
 }
 
@@ -33,19 +35,18 @@ Status compare_with_index(const Checkpoint& checkpoint, const ShardOf& declared,
   for (const Checkpoint::Tensor& tensor : checkpoint.tensors()) {
     const auto it = declared.find(tensor.entry->name);
     if (it == declared.end())
-      return Error{Code::kCorrupt, checkpoint.file(tensor) + ": tensor " + tensor.entry->name + " is not in " +
-                                       std::string(kIndexName)};
+      return Error{Code::kCorrupt,
+                   fmt::format("{}: tensor {} is not in {}", checkpoint.file(tensor), tensor.entry->name, kIndexName)};
     if (it->second != tensor.shard)
-      return Error{Code::kCorrupt, checkpoint.file(tensor) + ": tensor " + tensor.entry->name + " is here, but " +
-                                       std::string(kIndexName) + " places it in " +
-                                       checkpoint.shards()[it->second].path()};
+      return Error{Code::kCorrupt, fmt::format("{}: tensor {} is here, but {} places it in {}", checkpoint.file(tensor),
+                                               tensor.entry->name, kIndexName, checkpoint.shards()[it->second].path())};
     ++n_seen;
   }
   if (n_seen == declared.size()) return {};
   for (const auto& [name, shard] : declared)
     if (!checkpoint.find(name))
-      return Error{Code::kCorrupt, index_path + ": tensor " + std::string(name) + " is not in its shard " +
-                                       checkpoint.shards()[shard].path()};
+      return Error{Code::kCorrupt, fmt::format("{}: tensor {} is not in its shard {}", index_path, name,
+                                               checkpoint.shards()[shard].path())};
   return {};
 }
 
@@ -55,15 +56,14 @@ Result<Checkpoint> Checkpoint::open(const std::string& dir) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir, ignored)) return Error{Code::kNotFound, dir + ": no such directory"};
   Checkpoint checkpoint(dir);
-  const std::string single = dir + "/" + std::string(kSingleName);
-  const std::string index = dir + "/" + std::string(kIndexName);
+  const std::string single = fmt::format("{}/{}", dir, kSingleName);
+  const std::string index = fmt::format("{}/{}", dir, kIndexName);
   if (std::filesystem::exists(single, ignored)) {
     TRY(checkpoint.open_single(single));
   } else if (std::filesystem::exists(index, ignored)) {
     TRY(checkpoint.open_sharded(index));
   } else {
-    return Error{Code::kNotFound,
-                 dir + ": holds neither " + std::string(kSingleName) + " nor " + std::string(kIndexName)};
+    return Error{Code::kNotFound, fmt::format("{}: holds neither {} nor {}", dir, kSingleName, kIndexName)};
   }
   return checkpoint;
 }
@@ -93,7 +93,7 @@ Status Checkpoint::open_sharded(const std::string& index_path) {
   }
   for (auto& [name, number] : numbers) {
     number = static_cast<uint32_t>(shards_.size());
-    TRY_ASSIGN(SafetensorsFile shard, SafetensorsFile::open(dir_ + "/" + std::string(name)));
+    TRY_ASSIGN(SafetensorsFile shard, SafetensorsFile::open(fmt::format("{}/{}", dir_, name)));
     shards_.push_back(std::move(shard));
   }
   ShardOf declared;

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include <fmt/core.h>
 namespace ddtree {
 
 std::string join(std::span<const std::string_view> names) {
@@ -33,7 +34,7 @@ Status require_name(const JsonValue& config, std::string_view key, std::string_v
   TRY_ASSIGN(const std::optional<std::string_view> value, config.find_string(key));
   if (value.value_or(wanted) == wanted) return {};
   const JsonValue at = *config.get(key);
-  return at.error(Code::kUnsupported, "is " + at.text() + ", only \"" + std::string(wanted) + "\" is supported");
+  return at.error(Code::kUnsupported, fmt::format("is {}, only \"{}\" is supported", at.text(), wanted));
 }
 
 Result<DType> parse_dtype(const JsonValue& outer, const JsonValue& inner) {
@@ -45,7 +46,8 @@ Result<DType> parse_dtype(const JsonValue& outer, const JsonValue& inner) {
       if (*name == "float16") return DType::kF16;
       if (*name == "float32") return DType::kF32;
       const JsonValue at = *level.get(key);
-      return at.error(Code::kUnsupported, "is " + at.text() + ", only bfloat16, float16 and float32 are supported");
+      return at.error(Code::kUnsupported,
+                      fmt::format("is {}, only bfloat16, float16 and float32 are supported", at.text()));
     }
   }
   return DType::kBF16;

@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include <fmt/core.h>
 #include "base/mapped_file.h"
 #include "checkpoint/config_fields.h"
 
@@ -20,7 +21,7 @@ Status check_architecture(const JsonValue& root) {
   if (architecture.empty())
     return root.error(Code::kInvalidArgument, "architectures is missing; a drafter's is DFlashDraftModel");
   return root.error(Code::kUnsupported,
-                    "drafter architecture \"" + architecture + "\" is not supported, only DFlashDraftModel");
+                    fmt::format("drafter architecture \"{}\" is not supported, only DFlashDraftModel", architecture));
 }
 
 Status parse_sizes(const JsonValue& root, DrafterConfig* config) {
@@ -35,13 +36,11 @@ Status parse_sizes(const JsonValue& root, DrafterConfig* config) {
   TRY_ASSIGN(config->max_position, root.get_int("max_position_embeddings", 1, kMaxPositions));
   if (config->head_dim % 2 != 0)
     return root.get("head_dim")
-        ->error(Code::kInvalidArgument,
-                "is " + std::to_string(config->head_dim) + ", must be even: rotations act on pairs");
+        ->error(Code::kInvalidArgument, fmt::format("is {}, must be even: rotations act on pairs", config->head_dim));
   if (config->num_heads % config->num_kv_heads != 0)
     return root.get("num_key_value_heads")
-        ->error(Code::kInvalidArgument, "is " + std::to_string(config->num_kv_heads) +
-                                            ", does not divide num_attention_heads " +
-                                            std::to_string(config->num_heads));
+        ->error(Code::kInvalidArgument,
+                fmt::format("is {}, does not divide num_attention_heads {}", config->num_kv_heads, config->num_heads));
   TRY(require_flag(root, "attention_bias", false));
   return require_name(root, "hidden_act", "silu");
 }
@@ -51,8 +50,7 @@ Status parse_block_size(const JsonValue& root, const JsonValue& dflash, DrafterC
   TRY_ASSIGN(const std::optional<int64_t> inner, dflash.find_int("block_size", 2, kMaxBlock));
   if (outer && inner && *outer != *inner)
     return dflash.get("block_size")
-        ->error(Code::kInvalidArgument,
-                "is " + std::to_string(*inner) + " but the outer block_size is " + std::to_string(*outer));
+        ->error(Code::kInvalidArgument, fmt::format("is {} but the outer block_size is {}", *inner, *outer));
   if (!outer && !inner) return root.get_int("block_size").error();
   config->block_size = inner ? *inner : *outer;
   return {};
@@ -67,9 +65,8 @@ Status parse_taps(const JsonValue& root, const JsonValue& dflash, DrafterConfig*
   for (const JsonValue element : elements) {
     TRY_ASSIGN(const int64_t id, element.as_int(0, layers.value_or(kMaxLayers) - 1));
     if (!config->target_layer_ids.empty() && id <= config->target_layer_ids.back())
-      return element.error(
-          Code::kInvalidArgument,
-          "is " + std::to_string(id) + " after " + std::to_string(config->target_layer_ids.back()) + ", must ascend");
+      return element.error(Code::kInvalidArgument,
+                           fmt::format("is {} after {}, must ascend", id, config->target_layer_ids.back()));
     config->target_layer_ids.push_back(id);
   }
   return {};
@@ -106,13 +103,13 @@ Result<std::vector<bool>> parse_sliding(const JsonValue& root, int64_t num_layer
   }
   TRY_ASSIGN(const JsonElements elements, types->elements());
   if (static_cast<int64_t>(elements.size()) != num_layers)
-    return types->error(Code::kInvalidArgument, "has " + std::to_string(elements.size()) +
-                                                    " entries, num_hidden_layers is " + std::to_string(num_layers));
+    return types->error(Code::kInvalidArgument,
+                        fmt::format("has {} entries, num_hidden_layers is {}", elements.size(), num_layers));
   for (const JsonValue element : elements) {
     TRY_ASSIGN(const std::string_view type, element.as_string());
     if (type != "full_attention" && type != "sliding_attention")
       return element.error(Code::kUnsupported,
-                           "\"" + std::string(type) + "\" is not supported, only full_attention and sliding_attention");
+                           fmt::format("\"{}\" is not supported, only full_attention and sliding_attention", type));
     sliding.push_back(type == "sliding_attention");
   }
   return sliding;
@@ -164,8 +161,9 @@ Result<DrafterConfig> load_drafter_config(const std::string& dir, const DrafterO
 
 Status check_drafter_fits(const DrafterConfig& drafter, const ModelConfig& target) {
   const auto refuse = [](const char* field, int64_t ours, int64_t theirs) {
-    return Error{Code::kInvalidArgument, std::string("drafter does not belong to this target: ") + field + " is " +
-                                             std::to_string(ours) + ", the target's is " + std::to_string(theirs)};
+    return Error{
+        Code::kInvalidArgument,
+        fmt::format("drafter does not belong to this target: {} is {}, the target's is {}", field, ours, theirs)};
   };
   if (drafter.hidden_size != target.hidden_size) return refuse("hidden_size", drafter.hidden_size, target.hidden_size);
   if (drafter.vocab_size != target.vocab_size) return refuse("vocab_size", drafter.vocab_size, target.vocab_size);

@@ -1,6 +1,6 @@
-#include <fmt/format.h>
-
 #include <iterator>
+
+#include <fmt/format.h>
 
 #include "base/json_writer.h"
 #include "checkpoint/inspect.h"

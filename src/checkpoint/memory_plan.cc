@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include <fmt/core.h>
 namespace ddtree {
 namespace {
 
@@ -67,7 +68,7 @@ int64_t kv_bytes_per_token(const DrafterConfig& config, int64_t value_bytes) {
 }
 
 Result<MemoryPlan> plan_memory(const DeepseekSource& source, const ModelConfig& config, int64_t tp) {
-  if (tp < 1) return Error{Code::kInvalidArgument, "--tp is " + std::to_string(tp) + ", must be at least 1"};
+  if (tp < 1) return Error{Code::kInvalidArgument, fmt::format("--tp is {}, must be at least 1", tp)};
   TRY_ASSIGN(const DeepseekSource part, shard_deepseek(source, config, Rank{0, tp}));
   return MemoryPlan{.tp = tp, .weights = count_bytes(part), .kv_bytes_per_token = kv_bytes_per_token(config)};
 }

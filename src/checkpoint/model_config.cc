@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <span>
 
+#include <fmt/core.h>
 #include "base/mapped_file.h"
 #include "checkpoint/config_fields.h"
 #include "checkpoint/quant_config.h"
@@ -22,13 +23,13 @@ constexpr std::array<std::string_view, 4> kArchitectures = {"DeepseekV3ForCausal
 Status check_known(const JsonValue& config, std::span<const std::string_view> model_types) {
   TRY_ASSIGN(const std::string_view model_type, config.get_string("model_type"));
   if (std::find(model_types.begin(), model_types.end(), model_type) == model_types.end())
-    return config.error(Code::kUnsupported, "model_type \"" + std::string(model_type) +
-                                                "\" is not supported; supported are " + join(model_types));
+    return config.error(Code::kUnsupported, fmt::format("model_type \"{}\" is not supported; supported are {}",
+                                                        model_type, join(model_types)));
   TRY_ASSIGN(const std::string architecture, find_architecture(config));
   if (architecture.empty()) return {};
   if (std::find(kArchitectures.begin(), kArchitectures.end(), architecture) == kArchitectures.end())
-    return config.error(Code::kUnsupported, "architecture \"" + architecture + "\" is not supported; supported are " +
-                                                join(kArchitectures));
+    return config.error(Code::kUnsupported, fmt::format("architecture \"{}\" is not supported; supported are {}",
+                                                        architecture, join(kArchitectures)));
   return {};
 }
 
@@ -48,9 +49,9 @@ Status parse_attention(const JsonValue& text, const ConfigOptions& options, Mode
   TRY_ASSIGN(config->num_heads, text.get_int("num_attention_heads", 1, kMaxHeads));
   TRY_ASSIGN(const std::optional<int64_t> kv_heads, text.find_int("num_key_value_heads", 1, kMaxHeads));
   if (kv_heads.value_or(config->num_heads) != config->num_heads)
-    return text.error(Code::kInvalidArgument, "num_key_value_heads is " + std::to_string(*kv_heads) +
-                                                  ", must equal num_attention_heads " +
-                                                  std::to_string(config->num_heads));
+    return text.error(
+        Code::kInvalidArgument,
+        fmt::format("num_key_value_heads is {}, must equal num_attention_heads {}", *kv_heads, config->num_heads));
   if (!text.find("q_lora_rank")) return text.get_int("q_lora_rank").error();
   TRY_ASSIGN(const std::optional<int64_t> q_lora, text.find_int("q_lora_rank", 1, kMaxWidth));
   config->q_lora_rank = q_lora.value_or(0);
@@ -61,7 +62,7 @@ Status parse_attention(const JsonValue& text, const ConfigOptions& options, Mode
   if (config->qk_rope_head_dim % 2 != 0)
     return text.get("qk_rope_head_dim")
         ->error(Code::kInvalidArgument,
-                "is " + std::to_string(config->qk_rope_head_dim) + ", must be even: rotations act on pairs");
+                fmt::format("is {}, must be even: rotations act on pairs", config->qk_rope_head_dim));
   TRY(require_flag(text, "attention_bias", false));
   TRY(require_flag(text, "rope_interleave", true));
   config->mla_lora_norm_eps = options.mla_lora_norm_eps.value_or(config->rms_norm_eps);
@@ -81,7 +82,7 @@ Status parse_scoring(const JsonValue& text, bool v2, ModelConfig* config) {
     config->scoring = Scoring::kSoftmax;
   } else {
     return text.get("scoring_func")
-        ->error(Code::kUnsupported, "\"" + std::string(name) + "\" is not supported, only sigmoid and softmax");
+        ->error(Code::kUnsupported, fmt::format("\"{}\" is not supported, only sigmoid and softmax", name));
   }
   TRY_ASSIGN(const std::optional<std::string_view> topk, text.find_string("topk_method"));
   const std::string_view method = topk.value_or(v2 ? "greedy" : "noaux_tc");
@@ -94,7 +95,7 @@ Status parse_scoring(const JsonValue& text, bool v2, ModelConfig* config) {
   } else {
     return text.get("topk_method")
         ->error(Code::kUnsupported,
-                "\"" + std::string(method) + "\" is not supported, only noaux_tc, group_limited_greedy and greedy");
+                fmt::format("\"{}\" is not supported, only noaux_tc, group_limited_greedy and greedy", method));
   }
   TRY_ASSIGN(const std::optional<bool> norm, text.find_bool("norm_topk_prob"));
   config->norm_topk_prob = norm.value_or(!v2);
@@ -109,8 +110,7 @@ Status parse_groups(const JsonValue& text, ModelConfig* config) {
   TRY_ASSIGN(const std::optional<int64_t> kept, text.find_int("topk_group", 1, n));
   if (config->num_experts % n != 0)
     return text.get("n_group")->error(
-        Code::kInvalidArgument,
-        "is " + std::to_string(n) + ", does not divide n_routed_experts " + std::to_string(config->num_experts));
+        Code::kInvalidArgument, fmt::format("is {}, does not divide n_routed_experts {}", n, config->num_experts));
   if (config->topk_method == TopkMethod::kGreedy) return {};  // ignores groups
   if (n > 1 && !kept) return text.get_int("topk_group").error();
   const int64_t per_group = config->num_experts / n;
@@ -119,9 +119,8 @@ Status parse_groups(const JsonValue& text, ModelConfig* config) {
     return text.get("n_group")->error(Code::kInvalidArgument, "leaves one expert a group, noaux_tc needs two");
   if (top * per_group < config->num_experts_per_token)
     return text.get("topk_group")
-        ->error(Code::kInvalidArgument, "is " + std::to_string(top) + ": " + std::to_string(top * per_group) +
-                                            " experts remain, fewer than num_experts_per_tok " +
-                                            std::to_string(config->num_experts_per_token));
+        ->error(Code::kInvalidArgument, fmt::format("is {}: {} experts remain, fewer than num_experts_per_tok {}", top,
+                                                    top * per_group, config->num_experts_per_token));
   config->num_groups = n;
   config->topk_groups = top;
   return {};

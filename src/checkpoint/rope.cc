@@ -5,6 +5,7 @@
 #include <numbers>
 #include <string>
 
+#include <fmt/core.h>
 namespace ddtree {
 namespace {
 
@@ -41,8 +42,7 @@ Result<RopeType> parse_type(const JsonValue& block) {
   const std::string_view name = new_name ? *new_name : *old_name;
   if (name == "default") return RopeType::kPlain;
   if (name == "yarn") return RopeType::kYarn;
-  return block.error(Code::kUnsupported,
-                     "rope type \"" + std::string(name) + "\" is not supported, only default and yarn");
+  return block.error(Code::kUnsupported, fmt::format("rope type \"{}\" is not supported, only default and yarn", name));
 }
 
 Status parse_yarn(const JsonValue& block, RopeConfig* rope) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/core.h>
 #include "base/checked.h"
 #include "base/json.h"
 
@@ -18,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 constexpr int64_t kLengthBytes = 8;
 
 Error corrupt(std::string_view file, const std::string& what) {
-  return Error{Code::kCorrupt, std::string(file) + ": " + what};
+  return Error{Code::kCorrupt, fmt::format("{}: {}", file, what)};
 }
 
 // The header's text, once its length is known to be possible.
@@ -27,15 +28,15 @@ Result<std::string_view> find_header(std::string_view file, std::string_view nam
   if (is_lfs_pointer(file))
     return corrupt(name, "is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`");
   if (size < kLengthBytes)
-    return corrupt(name, "has " + std::to_string(size) + " bytes, a safetensors file has at least 8 and a header");
+    return corrupt(name, fmt::format("has {} bytes, a safetensors file has at least 8 and a header", size));
   uint64_t length = 0;
   std::memcpy(&length, file.data(), kLengthBytes);
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeader))
-    return corrupt(name, "declares a header of " + std::to_string(length) + " bytes, at most " +
-                             std::to_string(kMaxSafetensorsHeader) + " are accepted");
+    return corrupt(
+        name, fmt::format("declares a header of {} bytes, at most {} are accepted", length, kMaxSafetensorsHeader));
   if (static_cast<int64_t>(length) > size - kLengthBytes)
-    return corrupt(name, "declares a header of " + std::to_string(length) + " bytes, but only " +
-                             std::to_string(size - kLengthBytes) + " follow; the file is truncated");
+    return corrupt(name, fmt::format("declares a header of {} bytes, but only {} follow; the file is truncated", length,
+                                     size - kLengthBytes));
   const std::string_view header = file.substr(kLengthBytes, length);
   if (header.empty() || header[0] != '{') return corrupt(name, "header does not begin with '{'");
   return header;
@@ -45,8 +46,8 @@ Status parse_shape(const JsonValue& tensor, TensorEntry* entry) {
   TRY_ASSIGN(const JsonValue shape, tensor.get("shape"));
   TRY_ASSIGN(const JsonElements dims, shape.elements());
   if (dims.size() > TensorEntry::kMaxRank)
-    return shape.error(Code::kUnsupported, "has " + std::to_string(dims.size()) + " dimensions, at most " +
-                                               std::to_string(TensorEntry::kMaxRank) + " are supported");
+    return shape.error(Code::kUnsupported, fmt::format("has {} dimensions, at most {} are supported", dims.size(),
+                                                       int{TensorEntry::kMaxRank}));
   for (const JsonValue dim : dims) {
     TRY_ASSIGN(entry->dim[entry->rank], dim.as_int(0));
     ++entry->rank;
@@ -67,7 +68,7 @@ Result<TensorEntry> parse_entry(std::string_view name, const JsonValue& tensor, 
   entry.name = name;
   TRY_ASSIGN(const std::string_view dtype, tensor.get_string("dtype"));
   const std::optional<DType> known = dtype_from_name(dtype);
-  if (!known) return tensor.error(Code::kUnsupported, "dtype \"" + std::string(dtype) + "\" is not supported");
+  if (!known) return tensor.error(Code::kUnsupported, fmt::format("dtype \"{}\" is not supported", dtype));
   entry.dtype = *known;
   TRY(parse_shape(tensor, &entry));
   TRY_ASSIGN(const JsonValue offsets, tensor.get("data_offsets"));
@@ -79,9 +80,9 @@ Result<TensorEntry> parse_entry(std::string_view name, const JsonValue& tensor, 
   TRY_ASSIGN(const int64_t end, (*it).as_int(begin));
   const std::optional<int64_t> bytes = byte_count(entry);
   if (!bytes || *bytes != end - begin)
-    return tensor.error(Code::kCorrupt, "data_offsets hold " + std::to_string(end - begin) + " bytes, " +
-                                            describe(entry) + " needs " +
-                                            (bytes ? std::to_string(*bytes) : std::string("more than 2^63")));
+    return tensor.error(Code::kCorrupt,
+                        fmt::format("data_offsets hold {} bytes, {} needs {}", end - begin, describe(entry),
+                                    bytes ? std::to_string(*bytes) : "more than 2^63"));
   const std::optional<int64_t> file_begin = checked_add(begin, data_begin);
   if (!file_begin || !checked_add(end, data_begin)) return offsets.error(Code::kCorrupt, "is beyond any file");
   entry.begin = *file_begin;
@@ -106,17 +107,17 @@ Status check_coverage(const std::vector<TensorEntry>& entries, int64_t data_begi
   int64_t covered = data_begin;
   for (const size_t i : order) {
     const TensorEntry& entry = entries[i];
-    const std::string where = "tensor " + entry.name + " begins at byte " + std::to_string(entry.begin);
+    const std::string where = fmt::format("tensor {} begins at byte {}", entry.name, entry.begin);
     if (entry.begin < covered)
-      return corrupt(name, where + " and overlaps another that ends at " + std::to_string(covered));
-    if (entry.begin > covered) return corrupt(name, where + " and leaves a hole after byte " + std::to_string(covered));
+      return corrupt(name, fmt::format("{} and overlaps another that ends at {}", where, covered));
+    if (entry.begin > covered) return corrupt(name, fmt::format("{} and leaves a hole after byte {}", where, covered));
     covered = entry.begin + entry.bytes;
   }
   if (covered > file_size)
-    return corrupt(name, "is truncated: " + std::to_string(file_size) + " bytes, its header describes " +
-                             std::to_string(covered) + " (" + std::to_string(covered - file_size) +
-                             " bytes missing); download it again");
-  if (covered < file_size) return corrupt(name, std::to_string(file_size - covered) + " bytes follow the last tensor");
+    return corrupt(name,
+                   fmt::format("is truncated: {} bytes, its header describes {} ({} bytes missing); download it again",
+                               file_size, covered, covered - file_size));
+  if (covered < file_size) return corrupt(name, fmt::format("{} bytes follow the last tensor", file_size - covered));
   return {};
 }
 

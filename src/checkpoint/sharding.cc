@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include <fmt/core.h>
 namespace ddtree {
 namespace {
 
@@ -17,9 +18,9 @@ TensorView slice_columns(const TensorView& view, int64_t first, int64_t count) {
 }
 
 Error refuse(std::string_view name, const std::string& what, Rank rank) {
-  return Error{Code::kInvalidArgument, "tensor parallelism " + std::to_string(rank.count) +
-                                           " does not fit this model: " + std::string(name) + " " + what +
-                                           "; choose another --tp"};
+  return Error{
+      Code::kInvalidArgument,
+      fmt::format("tensor parallelism {} does not fit this model: {} {}; choose another --tp", rank.count, name, what)};
 }
 
 Linear rows_of(const Linear& whole, int64_t first, int64_t count) {
@@ -39,10 +40,10 @@ Result<Linear> columns_of(const Linear& whole, int64_t first, int64_t count, Ran
   }
   const int64_t group = whole.group_size;
   if (count % group != 0)
-    return refuse(name,
-                  "would have " + std::to_string(count) + " of " + std::to_string(whole.in) +
-                      " columns on a rank, no multiple of group_size " + std::to_string(group),
-                  rank);
+    return refuse(
+        name,
+        fmt::format("would have {} of {} columns on a rank, no multiple of group_size {}", count, whole.in, group),
+        rank);
   part.weight = slice_columns(whole.weight, first / kValuesPerWord, count / kValuesPerWord);
   part.scale = slice_columns(whole.scale, first / group, count / group);
   return part;
@@ -85,11 +86,10 @@ Result<Linear> shard_linear(const Linear& whole, Split split, int64_t unit, Rank
   CHECK_EQ(extent % unit, 0);
   if (extent / unit % rank.count != 0)
     return refuse(name,
-                  std::string("has ") + std::to_string(extent / unit) +
-                      (unit > 1                ? " heads"
-                       : split == Split::kRows ? " rows"
-                                               : " columns") +
-                      " to divide",
+                  fmt::format("has {} {} to divide", extent / unit,
+                              unit > 1                ? "heads"
+                              : split == Split::kRows ? "rows"
+                                                      : "columns"),
                   rank);
   const int64_t count = extent / rank.count;
   const int64_t first = count * rank.index;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include <fmt/core.h>
 namespace ddtree {
 namespace {
 
@@ -38,20 +39,21 @@ Result<const Checkpoint::Tensor*> TensorPicker::find(std::string_view name) {
   full_name_ += name;
   const std::optional<size_t> index = checkpoint_.find(full_name_);
   if (!index)
-    return Error{Code::kNotFound, checkpoint_.dir() + ": tensor " + full_name_ + " is missing from the checkpoint"};
+    return Error{Code::kNotFound,
+                 fmt::format("{}: tensor {} is missing from the checkpoint", checkpoint_.dir(), full_name_)};
   taken_[*index] = true;
   return &checkpoint_.tensors()[*index];
 }
 
 Error TensorPicker::refuse(const Checkpoint::Tensor& tensor, Code code, const std::string& what) const {
-  return Error{code, checkpoint_.file(tensor) + ": tensor " + tensor.entry->name + " is " + describe(*tensor.entry) +
-                         ", " + what};
+  return Error{code, fmt::format("{}: tensor {} is {}, {}", checkpoint_.file(tensor), tensor.entry->name,
+                                 describe(*tensor.entry), what)};
 }
 
 Status TensorPicker::check_shape(const Checkpoint::Tensor& tensor, std::initializer_list<int64_t> shape) const {
   const TensorEntry& entry = *tensor.entry;
   if (std::equal(shape.begin(), shape.end(), entry.dim.begin(), entry.dim.begin() + entry.rank)) return {};
-  return refuse(tensor, Code::kInvalidArgument, "config.json wants the shape " + shape_text(shape));
+  return refuse(tensor, Code::kInvalidArgument, fmt::format("config.json wants the shape {}", shape_text(shape)));
 }
 
 Result<TensorView> TensorPicker::take(std::string_view name, std::initializer_list<int64_t> shape) {
@@ -80,9 +82,8 @@ Result<Linear> TensorPicker::take_int4(const std::string& module, int64_t out, i
     return refuse(*packed, Code::kInvalidArgument,
                   "but config.json has no quantization_config that says how to read it");
   if (in % group != 0)
-    return refuse(
-        *packed, Code::kInvalidArgument,
-        "but its " + std::to_string(in) + " input features are no multiple of group_size " + std::to_string(group));
+    return refuse(*packed, Code::kInvalidArgument,
+                  fmt::format("but its {} input features are no multiple of group_size {}", in, group));
   if (packed->entry->dtype != DType::kI32) return refuse(*packed, Code::kInvalidArgument, "must be I32");
   TRY(check_shape(*packed, {out, in / 8}));
   if (has(module + ".weight_shape")) {
@@ -106,12 +107,13 @@ Status TensorPicker::finish(const std::function<bool(std::string_view)>& is_know
   for (size_t i = 0; i < taken_.size(); ++i) {
     const std::string& name = checkpoint_.tensors()[i].entry->name;
     if (taken_[i] || is_known_extra(name)) continue;
-    if (++n <= kListed) names += (n > 1 ? ", " : "") + name;
+    if (++n > kListed) continue;
+    if (n > 1) names += ", ";
+    names += name;
   }
   if (n == 0) return {};
-  return Error{Code::kUnsupported, checkpoint_.dir() + ": " + std::to_string(n) +
-                                       " tensors that this architecture does not have: " + names +
-                                       (n > kListed ? ", …" : "")};
+  return Error{Code::kUnsupported, fmt::format("{}: {} tensors that this architecture does not have: {}{}",
+                                               checkpoint_.dir(), n, names, n > kListed ? ", …" : "")};
 }
 
 bool is_known_extra(std::string_view name, std::string_view prefix, int64_t num_layers, int64_t num_mtp_layers) {
