@@ -21,10 +21,10 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   const RequestId id = next_id_++;
   {
     const std::lock_guard lock(mutex_);
-    if (commands_.size() >= kMaxCommands)
+    if (submits_.size() >= kMaxSubmits)
       return Error{Code::kExhausted,
-                   "the engine has " + std::to_string(commands_.size()) + " commands waiting; try again later"};
-    commands_.push_back(Submit{id, std::move(request), std::move(sink)});
+                   "the engine has " + std::to_string(submits_.size()) + " new requests waiting; try again later"};
+    submits_.push_back({id, std::move(request), std::move(sink)});
   }
   wake_.notify_one();
   return id;
@@ -33,8 +33,7 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
 void Engine::cancel(RequestId id) {
   {
     const std::lock_guard lock(mutex_);
-    commands_.push_back(
-        Cancel{id});  // unbounded on purpose: a cancellation must not be lost, and there is at most one a request
+    cancels_.push_back(id);
   }
   wake_.notify_one();
 }
@@ -47,21 +46,18 @@ void Engine::loop() {
 
 // Takes over what other threads sent; with `wait`, sleeps until there is something. False when the engine is to stop.
 bool Engine::take_commands(bool wait) {
-  std::vector<Command> commands;
+  std::vector<Submit> submits;
+  std::vector<RequestId> cancels;
   bool go_on;
   {
     std::unique_lock lock(mutex_);
-    if (wait) wake_.wait(lock, [this] { return stop_ || !commands_.empty(); });
-    commands.swap(commands_);
+    if (wait) wake_.wait(lock, [this] { return stop_ || !submits_.empty() || !cancels_.empty(); });
+    submits.swap(submits_);
+    cancels.swap(cancels_);
     go_on = !stop_;
   }
-  for (Command& command : commands) {
-    if (Submit* submit = std::get_if<Submit>(&command)) {
-      execute(*submit);
-    } else {
-      core_->cancel(std::get<Cancel>(command).id);
-    }
-  }
+  for (Submit& submit : submits) execute(submit);
+  for (RequestId id : cancels) core_->cancel(id);  // after the submits: a cancelled request may be among them
   return go_on;
 }
 

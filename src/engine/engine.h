@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <variant>
 #include <vector>
 
 #include "engine/engine_core.h"
@@ -27,17 +26,13 @@ class Engine {
   void cancel(RequestId id);
 
  private:
-  static constexpr size_t kMaxCommands = 4096;
+  static constexpr size_t kMaxSubmits = 4096;  // not yet taken over by the engine's thread
 
   struct Submit {
     RequestId id;
     Request request;
     EventSink sink;
   };
-  struct Cancel {
-    RequestId id;
-  };
-  using Command = std::variant<Submit, Cancel>;
 
   void loop();
   bool take_commands(bool wait);
@@ -46,8 +41,9 @@ class Engine {
   std::unique_ptr<EngineCore> core_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Command> commands_;  // guarded by mutex_
-  bool stop_ = false;              // guarded by mutex_
+  std::vector<Submit> submits_;     // guarded by mutex_
+  std::vector<RequestId> cancels_;  // guarded by mutex_; at most one a request, and none may be lost
+  bool stop_ = false;               // guarded by mutex_
   std::atomic<RequestId> next_id_{1};
   std::thread thread_;  // last: it uses all of the above
 };
