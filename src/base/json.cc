@@ -57,7 +57,7 @@ class TapeBuilder {
 
   explicit TapeBuilder(JsonTape* tape) : tape_(*tape) {}
 
-  const std::string& duplicate() const { return duplicate_; }
+  const std::optional<std::string>& duplicate() const { return duplicate_; }
 
   bool on_document_begin(json::error_code&) { return true; }
   bool on_document_end(json::error_code&) { return true; }
@@ -158,7 +158,7 @@ class TapeBuilder {
   std::vector<uint32_t> open_;  // containers not yet closed
   std::vector<std::pair<size_t, std::string_view>> keys_;
   std::string number_;
-  std::string duplicate_;
+  std::optional<std::string> duplicate_;
 };
 
 std::string shortened(std::string_view s) {
@@ -194,9 +194,9 @@ Result<JsonDocument> parse_json(std::string_view text, std::string_view name, Js
   json::basic_parser<TapeBuilder> parser(options, tape.get());
   json::error_code ec;
   const size_t read = parser.write_some(false, text.data(), text.size(), ec);
-  if (!parser.handler().duplicate().empty())
+  if (parser.handler().duplicate())
     return Error{Code::kCorrupt,
-                 where + ": key " + shortened(parser.handler().duplicate()) + " appears twice in one object"};
+                 where + ": key " + shortened(*parser.handler().duplicate()) + " appears twice in one object"};
   if (ec == json::error::too_deep)
     return Error{Code::kCorrupt, where + ": JSON nested deeper than " + std::to_string(limits.max_depth) + " levels"};
   if (!ec && read < text.size()) ec = json::make_error_code(json::error::extra_data);
