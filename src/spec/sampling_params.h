@@ -19,15 +19,15 @@ struct SamplingParams {
   float repetition_penalty = 1;  // of tokens in prompt and output: divides logits above 0, multiplies others
   float presence_penalty = 0;    // subtracted from the logit of every token in the output
   float frequency_penalty = 0;   // the same, times the token's count
-  std::vector<std::pair<int32_t, float>> logit_bias;  // token, what is added to its logit
-  std::vector<std::vector<int32_t>> bad_words;        // sequences whose last token never follows the others
-  int32_t min_tokens = 0;                             // stop_ids are no choice before so many tokens of output
-  std::vector<int32_t> stop_ids;
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // token, what is added to its logit
+  std::vector<std::vector<int32_t>> bad_words = {};        // sequences whose last token never follows the others
+  int32_t min_tokens = 0;                                  // stop_ids are no choice before so many tokens of output
+  std::vector<int32_t> stop_ids = {};
 
   int32_t logprobs = -1;  // how many top log-probabilities to report with each token; −1: not even its own
 };
 
-inline constexpr float kGreedyTemperature = 1e-5f;  // colder than this, float32 weights of unequal logits vanish
+inline constexpr float kGreedyTemperature = 1e-5f;  // whoever asks for less means the most probable token
 
 // Every field within its limits, every token below `vocab`. The message names the field, its value and the limit.
 Status validate(const SamplingParams& params, int32_t vocab);
