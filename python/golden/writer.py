@@ -4,9 +4,15 @@ import json
 
 import numpy as np
 
-from reference.checkpoint import f32_to_bf16
+from reference.checkpoint import bf16_to_f32
 
 NAMES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "uint8": "U8"}
+
+
+def f32_to_bf16(values):
+    """Round to nearest even; the result holds bit patterns (uint16)."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 class Bf16:
@@ -35,7 +41,7 @@ def quantise_int4(weight, group=32):
     """float32 [out, in] -> packed int32 [out, in/8], scale float32 [out, in/group] (exact in bfloat16)."""
     grouped = weight.reshape(len(weight), -1, group)
     bits = f32_to_bf16(np.abs(grouped).max(axis=-1) / 7.5)
-    scale = (bits.astype(np.uint32) << 16).view(np.float32)
+    scale = bf16_to_f32(bits)
     codes = np.clip(np.rint(grouped / scale[..., None]), -8, 7).astype(np.int32) + 8
     nibbles = codes.reshape(len(weight), -1, 8).astype(np.uint32) << np.arange(0, 32, 4, dtype=np.uint32)
     return np.bitwise_or.reduce(nibbles, axis=-1).view(np.int32), scale

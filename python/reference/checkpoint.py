@@ -13,12 +13,6 @@ def bf16_to_f32(bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def f32_to_bf16(values):
-    """Round to nearest even; the result holds bit patterns (uint16)."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
 def unpack_int4(packed, scale):
     """compressed-tensors pack-quantized: int32 [out, in/8] and scale [out, in/group] to float32 [out, in].
 

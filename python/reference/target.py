@@ -19,12 +19,8 @@ class Attention:
     """
 
     def __init__(self, weights, prefix, config, lora_norm_eps):
-        self.heads, self.nope, self.rank = (
-            config["num_attention_heads"],
-            config["qk_nope_head_dim"],
-            config["kv_lora_rank"],
-        )
-        self.eps = lora_norm_eps
+        self.heads, self.nope = config["num_attention_heads"], config["qk_nope_head_dim"]
+        self.rank, self.eps = config["kv_lora_rank"], lora_norm_eps
         if config.get("q_lora_rank"):
             self.q_a = weights.linear(prefix + "q_a_proj")
             self.q_a_norm = weights[prefix + "q_a_layernorm.weight"]
