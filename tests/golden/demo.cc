@@ -1,0 +1,125 @@
+#include "golden/demo.h"
+
+#include <cstring>
+#include <map>
+
+#include "backend/registry.h"
+
+namespace ddtree {
+namespace {
+
+const std::string kDemo = DDTREE_SOURCE_DIR "/models/demo";
+constexpr int kPrefillRows = 512;
+constexpr int kStepRows = 1088;
+
+const SafetensorsFile& golden_file() {
+  static const SafetensorsFile file = *SafetensorsFile::open(DDTREE_SOURCE_DIR "/tests/golden/golden.safetensors");
+  return file;
+}
+
+const TensorEntry& golden_entry(const std::string& name) {
+  for (const TensorEntry& entry : golden_file().entries())
+    if (entry.name == name) return entry;
+  CHECK(false);
+  return golden_file().entries()[0];
+}
+
+template <class From, class To>
+std::vector<To> values(const TensorEntry& entry) {
+  std::vector<From> raw(entry.bytes / sizeof(From));
+  std::memcpy(raw.data(), golden_file().view(entry).data, entry.bytes);
+  return std::vector<To>(raw.begin(), raw.end());
+}
+
+SchedulerOptions scheduler(int streams) {
+  SchedulerOptions options;
+  options.max_streams = streams;
+  options.max_rows = kStepRows;
+  options.prefill_rows = kPrefillRows;
+  return options;
+}
+
+}  // namespace
+
+std::vector<int32_t> golden_ids(const std::string& name) {
+  const TensorEntry& entry = golden_entry(name);
+  if (entry.dtype == DType::kI16) return values<int16_t, int32_t>(entry);
+  CHECK(entry.dtype == DType::kI32);
+  return values<int32_t, int32_t>(entry);
+}
+
+std::vector<float> golden_floats(const std::string& name) {
+  const TensorEntry& entry = golden_entry(name);
+  CHECK(entry.dtype == DType::kF32);
+  return values<float, float>(entry);
+}
+
+std::vector<int32_t> golden_prompt(int index) { return golden_ids("p" + std::to_string(index) + ".prompt"); }
+std::vector<int32_t> golden_greedy(int index) { return golden_ids("p" + std::to_string(index) + ".greedy"); }
+
+DemoPair& DemoPair::on(const std::string& device) {
+  static std::map<std::string, std::unique_ptr<DemoPair>> pairs;
+  auto& pair = pairs[device];
+  if (!pair) pair.reset(new DemoPair(device));
+  return *pair;
+}
+
+DemoPair::DemoPair(const std::string& device)
+    : backend_(*make_backend({device, 0, "auto"})),
+      model_(*load_model(*backend_, *locate_model(kDemo, "auto"), {kStepRows, kStreams, kPrefillRows})) {}
+
+std::unique_ptr<EngineCore> DemoPair::engine(int streams, int pages, bool with_drafter) {
+  EngineOptions options;
+  options.scheduler = scheduler(streams);
+  options.max_context = 1024;
+  options.cache_tokens = pages > 0 ? int64_t{pages} * kPageRows : int64_t{1024} * streams;
+  options.eos_ids = model_.config.eos_ids;
+  return *EngineCore::create(*backend_, *model_.decoder, with_drafter ? model_.drafter.get() : nullptr, options);
+}
+
+std::vector<int32_t> Decoded::ids() const {
+  std::vector<int32_t> out;
+  for (const OutputToken& token : tokens) out.push_back(token.id);
+  return out;
+}
+
+std::vector<Decoded> decode(EngineCore& engine, std::vector<Request> requests, int streams) {
+  std::vector<Decoded> results(requests.size());
+  int active = 0;
+  for (size_t next = 0; active > 0 || next < requests.size();) {
+    for (; active < streams && next < requests.size(); ++next, ++active) {
+      CHECK(engine.validate(requests[next]).ok());
+      const Status status = engine.submit(next, std::move(requests[next]), [&](Event&& event) {
+        Decoded& to = results[event.request];
+        std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(to.tokens));
+        if (event.finish == FinishReason::kNone) return;
+        to.finish = event.finish;
+        to.error = event.error;
+        if (event.stats) to.stats = *event.stats;
+        to.trace = std::move(event.trace);
+        --active;
+      });
+      CHECK(status.ok());
+    }
+    engine.step();
+    engine.scheduler().check();
+  }
+  return results;
+}
+
+Decoded decode(EngineCore& engine, Request request) {
+  std::vector<Request> one;
+  one.push_back(std::move(request));
+  return std::move(decode(engine, std::move(one), 1)[0]);
+}
+
+Request greedy_request(std::vector<int32_t> prompt, int max_tokens, SpecOptions spec) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  request.spec = spec;
+  return request;
+}
+
+}  // namespace ddtree
