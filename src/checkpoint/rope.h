@@ -22,7 +22,7 @@ struct RopeConfig {
   double beta_slow = 1;
   double mscale = 1;
   double mscale_all_dim = 0;
-  std::optional<double> attention_factor;  // given outright, it replaces the ratio of the two mscales
+  std::optional<double> attention_factor = std::nullopt;  // given outright, it replaces the ratio of the two mscales
 };
 
 // Speeds [dim / 2]: angle of pair i at position p = p · inv_freq[i].

@@ -96,6 +96,23 @@ Status check_metadata(const JsonValue& metadata) {
   return {};
 }
 
+Result<std::vector<TensorEntry>> parse_header(std::string_view header, int64_t data_begin, std::string_view name) {
+  TRY_ASSIGN(const JsonDocument document,
+             parse_json(header, name, {.max_bytes = static_cast<size_t>(kMaxSafetensorsHeader), .max_depth = 8}));
+  TRY_ASSIGN(const JsonMembers members, document.root().members());
+  std::vector<TensorEntry> entries;
+  entries.reserve(members.size());
+  for (const auto [key, value] : members) {
+    if (key == "__metadata__") {
+      TRY(check_metadata(value));
+      continue;
+    }
+    TRY_ASSIGN(TensorEntry entry, parse_entry(key, value, data_begin));
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
 // The data section [data_begin, file_size) must be covered once and entirely.
 Status check_coverage(const std::vector<TensorEntry>& entries, int64_t data_begin, int64_t file_size,
                       std::string_view name) {
@@ -138,21 +155,11 @@ std::string describe(const TensorEntry& entry) {
 Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file, std::string_view name) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   TRY_ASSIGN(const std::string_view header, find_header(text, name));
-  TRY_ASSIGN(const JsonDocument document,
-             parse_json(header, name, {.max_bytes = static_cast<size_t>(kMaxSafetensorsHeader), .max_depth = 8}));
-  TRY_ASSIGN(const JsonMembers members, document.root().members());
   const int64_t data_begin = kLengthBytes + static_cast<int64_t>(header.size());
-  std::vector<TensorEntry> entries;
-  entries.reserve(members.size());
-  for (const auto [key, value] : members) {
-    if (key == "__metadata__") {
-      TRY(check_metadata(value));
-      continue;
-    }
-    TRY_ASSIGN(TensorEntry entry, parse_entry(key, value, data_begin));
-    entries.push_back(std::move(entry));
-  }
-  TRY(check_coverage(entries, data_begin, static_cast<int64_t>(file.size()), name));
+  Result<std::vector<TensorEntry>> entries = parse_header(header, data_begin, name);
+  if (!entries.ok() && entries.error().code == Code::kInvalidArgument)
+    return Error{Code::kCorrupt, entries.error().message};  // a field of the wrong type: no choice of a caller's
+  if (entries.ok()) TRY(check_coverage(*entries, data_begin, static_cast<int64_t>(file.size()), name));
   return entries;
 }
 
