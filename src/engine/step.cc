@@ -39,10 +39,12 @@ void add_row(Batch& batch, int32_t token, int32_t position, int32_t kv_row, cons
 
 Status Step::run(const Plan& plan, std::vector<Outcome>& outcomes) {
   be_.mark(Phase::kHost);
+  be_.take_phase_ms();  // what passed since the last step is not this one's
   open(plan);
   TRY(draft());
   build_trees(plan.tree_rows);
   build_batch();
+  be_.mark(Phase::kHost);
   TRY(verify());
   outcomes.clear();
   for (Lane& lane : lanes_) {
