@@ -15,8 +15,14 @@ struct Rope {
   int32_t dim = 0;
   bool interleaved = false;
   float amplitude = 1;           // multiplies cos and sin
-  std::vector<double> inv_freq;  // [dim / 2]; angle = position · inv_freq, formed in double
+  std::vector<double> inv_freq;  // [dim / 2]; see rope_angle
 };
+
+// The angle of pair i. A float32 product, as in the code that models are trained and served with: at long contexts an
+// exact one would be off by more than float32 rounding from what they have learnt.
+inline float rope_angle(const Rope& rope, int32_t position, size_t i) {
+  return static_cast<float>(position) * static_cast<float>(rope.inv_freq[i]);
+}
 
 // Multi-head latent attention (models with kv_lora). q_a and q_a_norm are empty where the model has q_proj (then in
 // q_b).

@@ -34,7 +34,7 @@ void rotate(Bounded* x, const Rope& rope, int32_t position) {
   for (int32_t i = 0; i < rope.dim / 2; ++i) {
     Bounded& a = rope.interleaved ? x[2 * i] : x[i];
     Bounded& b = rope.interleaved ? x[2 * i + 1] : x[i + rope.dim / 2];
-    const double angle = static_cast<double>(position) * rope.inv_freq[i];
+    const double angle = static_cast<float>(position) * static_cast<float>(rope.inv_freq[i]);
     const double amplitude = rope.amplitude;
     const Bounded c{std::cos(angle) * amplitude, 2 * kUnit * amplitude};
     const Bounded s{std::sin(angle) * amplitude, 2 * kUnit * amplitude};

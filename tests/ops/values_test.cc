@@ -167,7 +167,7 @@ class Unabsorbed {
   }
   void turn(double* x, int32_t position) const {  // complex multiplication of neighbouring pairs
     for (int32_t i = 0; i < s_.rope_dim; i += 2) {
-      const double angle = position * s_.rope.inv_freq[i / 2];
+      const double angle = static_cast<float>(position) * static_cast<float>(s_.rope.inv_freq[i / 2]);
       const double re = x[i], im = x[i + 1];
       x[i] = re * std::cos(angle) - im * std::sin(angle);
       x[i + 1] = re * std::sin(angle) + im * std::cos(angle);

@@ -31,7 +31,7 @@ void RopeTables::prepare(int table) {
   t.sin.resize(positions_.size() * half);
   for (size_t row = 0; row < positions_.size(); ++row) {
     for (size_t i = 0; i < half; ++i) {
-      const double angle = positions_[row] * t.rope.inv_freq[i];
+      const double angle = rope_angle(t.rope, positions_[row], i);
       t.cos[row * half + i] = static_cast<float>(std::cos(angle) * static_cast<double>(t.rope.amplitude));
       t.sin[row * half + i] = static_cast<float>(std::sin(angle) * static_cast<double>(t.rope.amplitude));
     }

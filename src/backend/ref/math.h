@@ -44,7 +44,7 @@ inline double silu(double x) { return x * sigmoid(x); }
 inline void rotate(double* x, const Rope& rope, int32_t position) {
   const int32_t half = rope.dim / 2;
   for (int32_t i = 0; i < half; ++i) {
-    const double angle = position * rope.inv_freq[i];
+    const double angle = rope_angle(rope, position, i);
     const double c = std::cos(angle) * rope.amplitude;
     const double s = std::sin(angle) * rope.amplitude;
     double& a = rope.interleaved ? x[2 * i] : x[i];
