@@ -12,9 +12,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-from reference.checkpoint import Safetensors  # noqa: E402
-from reference.drafter import Drafter  # noqa: E402
-from reference.target import Target  # noqa: E402
+from reference.checkpoint import Safetensors
+from reference.drafter import Drafter
+from reference.target import Target
 
 
 def pytest_addoption(parser):

@@ -46,7 +46,7 @@ def check_walk(tree, path, bonus):
     """Choices that follow the stored path and then emit the stored bonus must be walked back to it."""
     path = path[path >= 0].tolist()
     choices = np.full(len(tree.tokens), -2)
-    for node, child in zip(path, path[1:]):
+    for node, child in itertools.pairwise(path):
         choices[node] = tree.tokens[child]
     choices[path[-1]] = bonus
     assert trees.walk(tree, choices) == (path, bonus)
