@@ -90,7 +90,7 @@ class Router:
         return chosen, weights * self.factor
 
     def _mask_groups(self, choice):
-        """Keeps the best groups: noaux_tc ranks them by their two best experts, group_limited_greedy by the best one."""
+        """Keeps the best groups; noaux_tc ranks them by their two best experts, group_limited_greedy by the best."""
         grouped = np.sort(choice.reshape(len(choice), self.groups, -1), axis=-1)
         rank = grouped[..., -2:].sum(axis=-1) if self.method == "noaux_tc" else grouped[..., -1]
         kept = np.zeros(rank.shape, bool)

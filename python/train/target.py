@@ -1,4 +1,4 @@
-"""The target in PyTorch, for training: Kimi-K2's architecture with plain (not absorbed) MLA and fake-quantised experts."""
+"""The target in PyTorch, for training: Kimi-K2's architecture, plain (not absorbed) MLA, fake-quantised experts."""
 
 import math
 

@@ -23,7 +23,7 @@ def test_int4_quantiser_rounds_to_the_nearest_code():
     weight = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     packed, scale = quantise_int4(weight)
     error = np.abs(unpack_int4(packed, scale) - weight)
-    # Half a step. The largest magnitude lies at 7.5 steps, give or take the scale's bf16 rounding (7.5 * 2^-8 of a step).
+    # Half a step. The largest magnitude lies at 7.5 steps, give or take the scale's bf16 rounding (7.5 * 2^-8 steps).
     assert (error <= 0.53 * np.repeat(scale, 32, axis=1)).all()
 
 
