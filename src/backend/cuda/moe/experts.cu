@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const ExpertKe
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int t = blockIdx.y, tid = threadIdx.x;
+  if (t == 0 && blockIdx.x == 0 && tid == 0) *a.claimed = 0;
   if (t == 0)
     for (int i = blockIdx.x * kCombineThreads + tid; i < a.tiles; i += gridDim.x * kCombineThreads) a.ready[i] = 0;
   if (tid < a.top_k) {
@@ -92,14 +93,14 @@ ExpertKernel kernel_of(ExpertMode mode) {
 }
 
 struct Workspace {
-  int64_t ready, slot, h, y, bytes;
+  int64_t claimed, ready, slot, h, y, bytes;
 };
 
 Workspace layout_workspace(const ExpertShape& shape, int32_t rows) {
   const int64_t slots = static_cast<int64_t>(rows) * shape.top_k;
   Workspace w{};
-  w.ready = 0;
-  w.slot = round_up(4 * std::min<int64_t>(slots, shape.experts + slots / 2), 256);
+  w.ready = 256;
+  w.slot = 256 + round_up(4 * std::min<int64_t>(slots, shape.experts + slots / 2), 256);
   w.h = w.slot + round_up(4 * slots, 256);
   w.y = w.h + round_up(2 * slots * shape.inter, 256);
   w.bytes = w.y + round_up(2 * slots * shape.hidden, 256);
@@ -119,6 +120,7 @@ Status run_chunk(const ExpertShape& shape, const ExpertDevice& device, const Exp
   a.ids = args.ids + static_cast<int64_t>(first) * shape.top_k;
   a.route_weights = args.weights + static_cast<int64_t>(first) * shape.top_k;
   a.out = static_cast<bf16*>(args.out) + static_cast<int64_t>(first) * shape.hidden;
+  a.claimed = reinterpret_cast<uint32_t*>(workspace + w.claimed);
   a.ready = reinterpret_cast<uint32_t*>(workspace + w.ready);
   a.slot = reinterpret_cast<int32_t*>(workspace + w.slot);
   a.h = reinterpret_cast<bf16*>(workspace + w.h);
@@ -128,6 +130,7 @@ Status run_chunk(const ExpertShape& shape, const ExpertDevice& device, const Exp
   a.experts = shape.experts;
   a.hidden = shape.hidden;
   a.inter = shape.inter;
+  a.top_k_inverse = static_cast<uint32_t>((0x1'0000'0000 + shape.top_k - 1) / shape.top_k);
   a.tiles = tile_bound(shape, rows, plan.tile_tokens);
   a.tiles_offset = plan.tiles_offset;
   a.tokens_offset = plan.tokens_offset;

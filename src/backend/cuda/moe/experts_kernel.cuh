@@ -1,7 +1,7 @@
 // What:    out[t] = Σ over the experts e of token t, ascending: w[t,e] · W2[e]·(silu(Wg[e]·x[t]) ⊙ (Wu[e]·x[t]))
 // Shapes:  x [T, D] bf16 · ids [T, K], −1: none · W packed INT4 (layout.h) · h [T·K, I], y [T·K, D] bf16 by slot · out [T, D]
 // Mapping: one persistent CTA an SM: 8 consumer warps, one that streams weights, three that bring activations or finish
-//          sums. CTAs take units (plan.h) round-robin, all of gate_up, then all of down, and stream them through one ring
+//          sums. CTAs claim units (plan.h), all of gate_up, then all of down, and stream them through one ring
 //          of stages that never drains: the weight warp waits for nothing but a free stage. Down waits for gate_up by one
 //          counter a tile. The lists (tokens of each expert) are built by every CTA for itself, in shared memory.
 // Bound:   bytes = active experts · 3·D·I·(4 + 16/32)/8 once; arithmetic 1440 cycles a stage of 65,536 weights on an SM
@@ -32,8 +32,10 @@ struct ExpertKernelArgs {
   bf16* y;                     // [rows · top_k, hidden]
   bf16* out;                   // [rows, hidden]
   int32_t* slot;               // [rows, top_k]
+  uint32_t* claimed;           // units that CTAs have taken beyond their first; zero between launches
   uint32_t* ready;             // [tiles] finished 16-row tiles of gate_up; zero between launches
   int32_t rows, top_k, experts, hidden, inter;
+  uint32_t top_k_inverse;      // ceil(2³² / top_k): i / top_k without a division
   int32_t tiles, tiles_offset, tokens_offset, ring_offset, ring_stages;
 };
 
@@ -45,6 +47,14 @@ struct TokenTile {
 
 inline constexpr int kConsumers = 8;
 inline constexpr int kHelpers = 3;
+
+// The first kBarrierBytes of shared memory: pairs (full, empty) of barriers of the ring, the partial sums and the queue of
+// units; the queue; the carries of the lists' scan.
+inline constexpr int kPartialBarOffset = kMaxRingStages * 16;
+inline constexpr int kQueueBarOffset = kPartialBarOffset + 2 * 16;
+inline constexpr int kQueueOffset = kQueueBarOffset + 4 * 16;
+inline constexpr int kCarryOffset = kQueueOffset + 16;
+static_assert(kCarryOffset + kExpertThreads / 32 * 8 <= kBarrierBytes);
 
 template <int Mt>
 struct SplitConfig {
@@ -123,49 +133,74 @@ __device__ __forceinline__ void multiply_mma(float (&acc)[Mt][4 * G], uint32_t w
   }
 }
 
-// The same by wgmma, bit for bit: steps of two tiles × one group of 32, two steps in flight.
-template <int Mt, int G>
-__device__ __forceinline__ void multiply_wgmma(float (&acc)[Mt][4 * G], uint32_t words, uint32_t scales, uint64_t b,
-                                               uint32_t piece) {
-  constexpr int kBatch = G == 3 ? 2 : 1, kDepth = 2, kSteps = 4 * Mt / kBatch;
-  uint4 s[Mt];
+// What a warp has of a stage before its first wgmma: scales of its four tiles, and the first step dequantised.
+template <int Batch>
+struct WgmmaOperands {
+  uint4 scales[4];
+  uint4 words[Batch];
+  uint32_t first[Batch][8];
+
+  __device__ __forceinline__ void load(uint32_t block, int lane) {
 #pragma unroll
-  for (int mt = 0; mt < Mt; ++mt) s[mt] = load_shared_128(scales + mt * kTileBytes);
-  float t[kDepth][kBatch][4 * G];
-  uint32_t a[kDepth][kBatch][8];
-  uint4 w[kBatch];
-  const auto scale_step = [&](int i) {
+    for (int mt = 0; mt < 4; ++mt) scales[mt] = load_shared_128(block + mt * kTileBytes + kTileNibbleBytes + lane / 4 * 16);
 #pragma unroll
-    for (int q = 0; q < kBatch; ++q) {
-      const int mt = i / 4 * kBatch + q;
-      const float2 scale = row_scales(s[mt], i % 4);
-      wgmma_settle(t[i % kDepth][q]);
+    for (int q = 0; q < Batch; ++q) {
+      words[q] = load_shared_128(block + q * kTileBytes + lane * 16);
+      dequantise(first[q], words[q].x);
+      dequantise(first[q] + 4, words[q].y);
+    }
+  }
+};
+
+// The same by wgmma, bit for bit, for four tiles a warp. Steps of Batch tiles × one group of 32; a step's sums are scaled
+// while the next one's are on the tensor cores. `prefetch` fills `in` for the next stage meanwhile.
+template <int Batch, int G, class Prefetch>
+__device__ __forceinline__ void multiply_wgmma(float (&acc)[4][4 * G], WgmmaOperands<Batch>& in, uint32_t block, int lane,
+                                               uint64_t b, uint32_t piece, Prefetch prefetch) {
+  constexpr int kSteps = 16 / Batch;
+  float t[2][Batch][4 * G];
+  uint32_t a[2][Batch][8];
+  const auto scale_step = [&](int i, const uint4* s) {
 #pragma unroll
-      for (int r = 0; r < 4 * G; ++r) acc[mt][r] = fmaf(r & 2 ? scale.y : scale.x, t[i % kDepth][q][r], acc[mt][r]);
+    for (int q = 0; q < Batch; ++q) {
+      const int mt = i / 4 * Batch + q;
+      const float2 scale = row_scales(s[q], i % 4);
+      wgmma_settle(t[i % 2][q]);
+#pragma unroll
+      for (int r = 0; r < 4 * G; ++r) acc[mt][r] = fmaf(r & 2 ? scale.y : scale.x, t[i % 2][q][r], acc[mt][r]);
     }
   };
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
 #pragma unroll
-    for (int q = 0; q < kBatch; ++q) {
-      if (i % 2 == 0) w[q] = load_shared_128(words + (i / 4 * kBatch + q) * kTileBytes + i % 4 / 2 * 512);
-      dequantise(a[i % kDepth][q], i % 2 ? w[q].z : w[q].x);
-      dequantise(a[i % kDepth][q] + 4, i % 2 ? w[q].w : w[q].y);
+    for (int q = 0; q < Batch; ++q) {
+      if (i == 0) {
+#pragma unroll
+        for (int r = 0; r < 8; ++r) a[0][q][r] = in.first[q][r];
+        continue;
+      }
+      if (i % 2 == 0) in.words[q] = load_shared_128(block + (i / 4 * Batch + q) * kTileBytes + i % 4 / 2 * 512 + lane * 16);
+      dequantise(a[i % 2][q], i % 2 ? in.words[q].z : in.words[q].x);
+      dequantise(a[i % 2][q] + 4, i % 2 ? in.words[q].w : in.words[q].y);
     }
     wgmma_fence();
 #pragma unroll
-    for (int q = 0; q < kBatch; ++q) {
-      wgmma_m64k16<G, false>(t[i % kDepth][q], a[i % kDepth][q], b + i % 4 * 4 * piece);
-      wgmma_m64k16<G, true>(t[i % kDepth][q], a[i % kDepth][q] + 4, b + (i % 4 * 4 + 2) * piece);
+    for (int q = 0; q < Batch; ++q) {
+      wgmma_m64k16<G, false>(t[i % 2][q], a[i % 2][q], b + i % 4 * 4 * piece);
+      wgmma_m64k16<G, true>(t[i % 2][q], a[i % 2][q] + 4, b + (i % 4 * 4 + 2) * piece);
     }
     wgmma_commit();
     if (i > 0) {
       wgmma_wait<1>();
-      scale_step(i - 1);
+      scale_step(i - 1, in.scales + (i - 1) / 4 * Batch);
     }
   }
+  uint4 last[Batch];
+#pragma unroll
+  for (int q = 0; q < Batch; ++q) last[q] = in.scales[(kSteps - 1) / 4 * Batch + q];
+  prefetch();
   wgmma_wait<0>();
-  scale_step(kSteps - 1);
+  scale_step(kSteps - 1, last);
 }
 
 // Explicit roundings: the same bits wherever it is inlined.
@@ -198,19 +233,36 @@ __device__ __forceinline__ void add_segment(float (&total)[Mt][R], const float (
 
 // --- lists ---
 
+__device__ inline int divide_by_top_k(const ExpertKernelArgs& a, int i) {
+  return a.top_k == 1 ? i : static_cast<int>(__umulhi(i, a.top_k_inverse));
+}
+
 // Every CTA lists the tokens of all experts for itself: a bit per (expert, row), so that ranks don't depend on timing.
-// Returns the number of tiles.
+// Returns the number of tiles. Scratch is where the ring will be.
 __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int tile_tokens) {
+  constexpr int kBatch = 8;  // loads in flight
   const int tid = threadIdx.x, words = (a.rows + 31) / 32, pitch = words | 1, slots = a.rows * a.top_k;
-  uint32_t* bits = reinterpret_cast<uint32_t*>(smem + a.ring_offset);  // [experts, pitch]
-  uint32_t* first = bits + a.experts * pitch;                          // [experts] first slot
-  uint16_t* before = reinterpret_cast<uint16_t*>(first + a.experts);   // [experts, words] tokens in earlier words
-  uint2* carry = reinterpret_cast<uint2*>(smem + kBarrierBytes - 128);
+  uint32_t* bits = reinterpret_cast<uint32_t*>(smem + a.ring_offset);             // [experts, pitch]
+  uint32_t* first = bits + a.experts * pitch;                                     // [experts] first slot
+  uint16_t* before = reinterpret_cast<uint16_t*>(first + a.experts);              // [experts, pitch] tokens in earlier words
+  uint16_t* ids = before + a.experts * pitch;                                     // [slots]; kMaxExperts: none
+  uint2* carry = reinterpret_cast<uint2*>(smem + kCarryOffset);
   for (int i = tid; i < a.experts * pitch; i += kExpertThreads) bits[i] = 0;
   __syncthreads();
-  for (int i = tid; i < slots; i += kExpertThreads) {
-    const int e = a.ids[i], t = i / a.top_k;
-    if (e >= 0 && e < a.experts) atomicOr(&bits[e * pitch + t / 32], 1u << (t & 31));
+  for (int i0 = tid; i0 < slots; i0 += kBatch * kExpertThreads) {
+    int id[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = i0 + j * kExpertThreads;
+      id[j] = i < slots ? a.ids[i] : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = i0 + j * kExpertThreads, t = divide_by_top_k(a, i);
+      const bool valid = id[j] >= 0 && id[j] < a.experts;
+      if (valid) atomicOr(&bits[id[j] * pitch + t / 32], 1u << (t & 31));
+      if (i < slots) ids[i] = static_cast<uint16_t>(valid ? id[j] : kMaxExperts);
+    }
   }
   __syncthreads();
 
@@ -219,8 +271,9 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
   int n_sum = 0, tile_sum = 0;
   for (int e = e0; e < e1; ++e) {
     int n = 0;
+#pragma unroll 4
     for (int w = 0; w < words; ++w) {
-      before[e * words + w] = static_cast<uint16_t>(n);
+      before[e * pitch + w] = static_cast<uint16_t>(n);
       n += __popc(bits[e * pitch + w]);
     }
     first[e] = n;
@@ -235,6 +288,7 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
   if (tid % 32 == 31) carry[tid / 32] = make_uint2(n_end, tile_end);
   __syncthreads();
   int all_tiles = 0;
+#pragma unroll
   for (int w = 0; w < kExpertThreads / 32; ++w) {
     const uint2 c = carry[w];
     if (w < tid / 32) n_end += c.x, tile_end += c.y;
@@ -252,11 +306,12 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
   __syncthreads();
 
   uint16_t* tokens = reinterpret_cast<uint16_t*>(smem + a.tokens_offset);
+#pragma unroll 4
   for (int i = tid; i < slots; i += kExpertThreads) {
-    const int e = a.ids[i], t = i / a.top_k;
+    const int e = ids[i], t = divide_by_top_k(a, i);
     int s = -1;
-    if (e >= 0 && e < a.experts) {
-      s = first[e] + before[e * words + t / 32] + __popc(bits[e * pitch + t / 32] & ((1u << (t & 31)) - 1));
+    if (e < kMaxExperts) {
+      s = first[e] + before[e * pitch + t / 32] + __popc(bits[e * pitch + t / 32] & ((1u << (t & 31)) - 1));
       tokens[s] = static_cast<uint16_t>(t);
     }
     if (i % gridDim.x == blockIdx.x) a.slot[i] = s;
@@ -267,47 +322,62 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
 
 // --- schedule ---
 
-// Units in the order a CTA takes them: gate_up round-robin, then down in ascending order; CTAs that had one gate_up unit
-// less first take `pre` down units more. Every warp of the CTA walks the same list.
-struct Schedule {
-  int units0, units1, grid, cta, extra, pre;
-  __device__ Schedule(const ExpertKernelArgs& a, int n_tiles) {
-    units0 = n_tiles * a.phase[0].units;
-    units1 = n_tiles * a.phase[1].units;
-    grid = gridDim.x;
-    cta = blockIdx.x;
-    extra = units0 % grid;
-    pre = extra ? min(a.phase[0].stages / a.phase[1].stages, units1 / (grid - extra)) : 0;
-  }
-  // The i-th unit of this CTA, or −1.
-  __device__ int at(int phase, int i) const {
-    const int rest = grid - extra;
-    int u;
-    if (phase == 0) return (u = i * grid + cta) < units0 ? u : -1;
-    if (cta < extra) u = pre * rest + i * grid + rest + cta;
-    else if (i < pre) u = i * rest + cta - extra;
-    else u = pre * rest + (i - pre) * grid + cta - extra;
-    return u < units1 ? u : -1;
-  }
-};
-
+// Units are claimed one by one, gate_up of all tiles first, then down, each in ascending order; so whatever a unit waits
+// for is in work already. A CTA's first unit is its index. The weight warp claims and queues them for the other warps.
 struct Unit {
   int phase, tile_index, index, count;  // index: among the tile's units; count: running number in this CTA
   TokenTile tile;
   int tiles16;                          // 16-row tiles that exist
 };
 
+inline constexpr int kQueue = 2;  // units queued beyond the one in work
+
+__device__ inline uint32_t queue_bar(uint32_t bars, int slot) { return bars + kQueueBarOffset + slot * 16; }
+
+__device__ inline Unit make_unit(const ExpertKernelArgs& a, const uint8_t* smem, int n_tiles, int u, int count) {
+  const int units0 = n_tiles * a.phase[0].units, phase = u >= units0;
+  if (phase) u -= units0;
+  const PhasePlan& p = a.phase[phase];
+  const int t = u / p.units, index = u - t * p.units;
+  const TokenTile* tiles = reinterpret_cast<const TokenTile*>(smem + a.tiles_offset);
+  return {phase, t, index, count, tiles[t], min(p.unit_tiles, p.row_blocks * kTiles - index * p.unit_tiles)};
+}
+
+// The weight warp's walk: claims, queues, visits.
+template <class Visit>
+__device__ __forceinline__ void claim_units(const ExpertKernelArgs& a, uint8_t* smem, int n_tiles, Visit visit) {
+  const int lane = threadIdx.x % 32, all = n_tiles * (a.phase[0].units + a.phase[1].units);
+  const uint32_t bars = shared_address(smem);
+  volatile int* queue = reinterpret_cast<volatile int*>(smem + kQueueOffset);
+  int u = blockIdx.x;
+  for (int count = 0;; ++count) {
+    const int slot = count % kQueue;
+    barrier_wait(queue_bar(bars, slot) + 8, (count / kQueue & 1) ^ 1);
+    if (lane == 0) {
+      queue[slot] = u < all ? u : -1;
+      barrier_arrive(queue_bar(bars, slot));
+    }
+    if (u >= all) return;
+    unsigned next = 0;
+    if (lane == 0) next = gridDim.x + atomicAdd(a.claimed, 1u);  // wanted only after the visit
+    visit(make_unit(a, smem, n_tiles, u, count));
+    u = static_cast<int>(__shfl_sync(~0u, next, 0));
+  }
+}
+
+// The other warps' walk.
 template <class Visit>
 __device__ __forceinline__ void for_each_unit(const ExpertKernelArgs& a, const uint8_t* smem, int n_tiles, Visit visit) {
-  const Schedule schedule(a, n_tiles);
-  const TokenTile* tiles = reinterpret_cast<const TokenTile*>(smem + a.tiles_offset);
-  int count = 0;
-  for (int phase = 0; phase < 2; ++phase) {
-    const PhasePlan& p = a.phase[phase];
-    for (int i = 0, u; (u = schedule.at(phase, i)) >= 0; ++i) {
-      const int t = u / p.units, index = u - t * p.units;
-      visit(Unit{phase, t, index, count++, tiles[t], min(p.unit_tiles, p.row_blocks * kTiles - index * p.unit_tiles)});
-    }
+  const uint32_t bars = shared_address(smem);
+  const volatile int* queue = reinterpret_cast<const volatile int*>(smem + kQueueOffset);
+  for (int count = 0;; ++count) {
+    const int slot = count % kQueue;
+    barrier_wait(queue_bar(bars, slot), count / kQueue & 1);
+    const int u = queue[slot];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(queue_bar(bars, slot) + 8);
+    if (u < 0) return;
+    visit(make_unit(a, smem, n_tiles, u, count));
   }
 }
 
@@ -334,7 +404,7 @@ struct WideWalk {
   }
 };
 
-__device__ inline uint32_t partial_bar(uint32_t bars, int buffer) { return bars + kMaxRingStages * 16 + buffer * 16; }
+__device__ inline uint32_t partial_bar(uint32_t bars, int buffer) { return bars + kPartialBarOffset + buffer * 16; }
 
 // --- consumers ---
 
@@ -414,7 +484,7 @@ __device__ __forceinline__ void store_rows(const ExpertKernelArgs& a, const Unit
   }
 }
 
-// A wide unit on one consumer warp: 64 rows, G groups of 8 tokens.
+// A wide unit on one consumer warp: 64 rows, G ≤ 2 groups of 8 tokens.
 template <class C, int G>
 __device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, const Unit& unit) {
   constexpr int kPitch = kBlockK * 2 + 16, kPiece = C::kGroups * 128;
@@ -433,11 +503,7 @@ __device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>&
     for (int block = segment; block < p.k_blocks; block += p.segments) {
       barrier_wait(ring.full(), ring.parity);
       const uint32_t data = ring.data(), w = data + warp * kBlockBytes;
-      if constexpr (G > 2) {
-        const uint32_t acts = __shfl_sync(~0u, data + kStageWeightBytes, 0);  // the compiler sees that it is uniform
-        multiply_wgmma<4, G>(acc, w + lane * 16, w + kTileNibbleBytes + g * 16, wgmma_descriptor(acts, kPiece, 128),
-                             kPiece >> 4);
-      } else if (has_rows) {
+      if (has_rows) {
         uint32_t b[G];
 #pragma unroll
         for (int i = 0; i < G; ++i) b[i] = C::kCoreMatrices || i * 8 + lane % 8 < n ? data + row[i] : zeros;
@@ -451,6 +517,40 @@ __device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>&
     add_segment(total, acc);
   }
   if (has_rows) store_rows<4, G>(a, unit, warp * kTiles, total);
+}
+
+// The same with more tokens. All four warps of a warpgroup take part, with or without rows of their own.
+template <class C, int G>
+__device__ __forceinline__ void consume_wgmma(const ExpertKernelArgs& a, Ring<C>& ring, const Unit& unit) {
+  constexpr int kPiece = C::kGroups * 128, kBatch = G == 3 ? 2 : 1;
+  const PhasePlan& p = a.phase[unit.phase];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float total[4][4 * G] = {}, acc[4][4 * G] = {};
+  WgmmaOperands<kBatch> in;
+  barrier_wait(ring.full(), ring.parity);
+  in.load(ring.data() + warp * kBlockBytes, lane);
+  WideWalk walk;
+  for (int s = 0; s < p.stages; ++s) {
+    const uint32_t data = ring.data(), used = ring.empty();
+    const uint32_t acts = __shfl_sync(~0u, data + kStageWeightBytes, 0);  // the compiler sees that it is uniform
+    ring.next();
+    multiply_wgmma<kBatch, G>(acc, in, data + warp * kBlockBytes, lane, wgmma_descriptor(acts, kPiece, 128), kPiece >> 4,
+                              [&] {
+                                if (s + 1 == p.stages) return;
+                                barrier_wait(ring.full(), ring.parity);
+                                in.load(ring.data() + warp * kBlockBytes, lane);
+                              });
+    __syncwarp();
+    if (lane == 0) barrier_arrive(used);
+    const int segment = walk.block & (p.segments - 1);
+    walk.next(p);
+    if (s + 1 == p.stages || (walk.block & (p.segments - 1)) != segment) {
+      add_segment(total, acc);
+#pragma unroll
+      for (int i = 0; i < 16 * G; ++i) acc[i / (4 * G)][i % (4 * G)] = 0.f;
+    }
+  }
+  if (warp * kTiles < unit.tiles16) store_rows<4, G>(a, unit, warp * kTiles, total);
 }
 
 // A unit whose K is one stage, on one consumer warp: Mt tiles, all segments (one K block each).
@@ -497,8 +597,8 @@ __device__ __forceinline__ void consume(const ExpertKernelArgs& a, Ring<C>& ring
       if (C::kGroups == 1 || n <= 8) consume_wide<C, 1>(a, ring, smem, unit);
       else if (C::kGroups == 2 || n <= 16) consume_wide<C, 2>(a, ring, smem, unit);
       else if constexpr (C::kGroups > 2) {
-        if (n <= 24) consume_wide<C, 3>(a, ring, smem, unit);
-        else consume_wide<C, 4>(a, ring, smem, unit);
+        if (n <= 24) consume_wgmma<C, 3>(a, ring, unit);
+        else consume_wgmma<C, 4>(a, ring, unit);
       }
     }
   });
@@ -507,10 +607,10 @@ __device__ __forceinline__ void consume(const ExpertKernelArgs& a, Ring<C>& ring
 // --- producers ---
 
 template <class C>
-__device__ __forceinline__ void stream_weights(const ExpertKernelArgs& a, Ring<C>& ring, const uint8_t* smem, int n_tiles) {
+__device__ __forceinline__ void stream_weights(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, int n_tiles) {
   const int lane = threadIdx.x % 32;
   const uint64_t policy = evict_first_policy();
-  for_each_unit(a, smem, n_tiles, [&](const Unit& unit) {
+  claim_units(a, smem, n_tiles, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const uint8_t* expert =
         a.weights[unit.phase] + static_cast<int64_t>(unit.tile.expert) * p.row_blocks * p.k_blocks * kBlockBytes;
@@ -539,13 +639,19 @@ __device__ __forceinline__ void stream_weights(const ExpertKernelArgs& a, Ring<C
   });
 }
 
-// Waits until gate_up of a tile is complete.
-template <class C>
-__device__ __forceinline__ void wait_for_gate_up(const ExpertKernelArgs& a, int tile_index) {
+// Tiles below the result have their gate_up complete. Waits until `tile` has; the lanes look at 32 tiles at a time.
+__device__ inline int wait_for_gate_up(const ExpertKernelArgs& a, int tile, int n_tiles) {
   const uint32_t want = a.phase[0].row_blocks * kTiles * (a.phase[0].walk == Walk::kSplit ? 2 : 1);
-  while (load_acquire(a.ready + tile_index) < want) __nanosleep(20);
-  proxy_fence();
-  __syncwarp();
+  const int mine = min(tile + static_cast<int>(threadIdx.x % 32), n_tiles - 1);
+  for (;;) {
+    const uint32_t missing = __ballot_sync(~0u, load_acquire(a.ready + mine) < want);
+    if ((missing & 1) == 0) {
+      proxy_fence();
+      __syncwarp();
+      return tile + (missing == 0 ? 32 : __ffs(missing) - 1);
+    }
+    __nanosleep(20);
+  }
 }
 
 // One warp brings activations by bulk copies, a row a lane.
@@ -554,11 +660,11 @@ __device__ __forceinline__ void bring_rows(const ExpertKernelArgs& a, Ring<C>& r
   const int lane = threadIdx.x % 32;
   const uint16_t* tokens = reinterpret_cast<const uint16_t*>(smem + a.tokens_offset);
   const uint64_t policy = evict_last_policy();
-  int waited = -1;
+  int complete = 0;  // tiles whose gate_up is known to be
   for_each_unit(a, smem, n_tiles, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const int n = unit.tile.n, pitch = p.side * (kBlockK * 2) + 16;
-    if (unit.phase == 1 && unit.tile_index != waited) wait_for_gate_up<C>(a, waited = unit.tile_index);
+    if (unit.phase == 1 && unit.tile_index >= complete) complete = wait_for_gate_up(a, unit.tile_index, n_tiles);
     const uint32_t slot = unit.tile.slot0 + min(lane, n - 1);
     const bf16* row = unit.phase == 0 ? a.x + static_cast<int64_t>(tokens[slot]) * a.hidden
                                       : a.h + static_cast<int64_t>(slot) * a.inter;
@@ -584,11 +690,11 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
   constexpr int kPiece = C::kGroups * 128;
   const int lane = threadIdx.x % 32;
   const uint16_t* tokens = reinterpret_cast<const uint16_t*>(smem + a.tokens_offset);
-  int waited = -1, turn = threadIdx.x / 32 - kConsumers - 1;
+  int complete = 0, turn = threadIdx.x / 32 - kConsumers - 1;
   for_each_unit(a, smem, n_tiles, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const int n = unit.tile.n;
-    if (unit.phase == 1 && unit.tile_index != waited) wait_for_gate_up<C>(a, waited = unit.tile_index);
+    if (unit.phase == 1 && unit.tile_index >= complete) complete = wait_for_gate_up(a, unit.tile_index, n_tiles);
     const bf16* row[C::kGroups];  // this lane's token of each group of 8
 #pragma unroll
     for (int i = 0; i < C::kGroups; ++i) {
@@ -674,6 +780,10 @@ __global__ void __launch_bounds__(kExpertThreads, 1) experts_kernel(const __grid
     for (int b = 0; b < 2; ++b) {
       barrier_init(partial_bar(ring.bars, b), kConsumers);
       barrier_init(partial_bar(ring.bars, b) + 8, 2);
+    }
+    for (int q = 0; q < kQueue; ++q) {
+      barrier_init(queue_bar(ring.bars, q), 1);
+      barrier_init(queue_bar(ring.bars, q) + 8, kConsumers + (C::kCoreMatrices ? kHelpers : C::kSplit ? 3 : 1));
     }
     barrier_init_fence();
   }

@@ -47,10 +47,10 @@ PhasePlan plan_phase(int32_t rows, int32_t k, Walk walk, int32_t mt) {
 // A short K fits into one stage: then no sums need to meet.
 Walk split_walk(int32_t k_blocks) { return k_blocks == 1 || k_blocks == 2 || k_blocks == 4 ? Walk::kWhole : Walk::kSplit; }
 
-// Bits per (expert, row), tokens before each word of them, first slot of each expert: built where the ring will be.
+// Bits per (expert, row), tokens before each word of them, first slot of each expert, ids: built where the ring will be.
 int32_t list_scratch_bytes(const ExpertShape& shape, int32_t rows) {
-  const int32_t words = (rows + 31) / 32;
-  return shape.experts * ((words | 1) * 4 + words * 2 + 4);
+  const int32_t words = (rows + 31) / 32 | 1;
+  return shape.experts * (words * 6 + 4) + 2 * rows * shape.top_k;
 }
 
 }  // namespace
