@@ -14,9 +14,14 @@ namespace ddtree {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{64} << 20;  // Kimi's is 2.8 MB
+constexpr size_t kMaxTokens = size_t{1} << 20;      // Kimi's has 163,584
 
 // Merging looks up candidates of at most this size, which keeps the work per byte bounded. Kimi's longest is 128.
 constexpr size_t kMaxTokenBytes = 1024;
+
+// Steps from an entry's place in the table to where it had to go. Real vocabularies need fewer than 100; only tokens
+// that were made to collide need more, and would make every lookup slow.
+constexpr size_t kMaxProbes = 1000;
 
 // Below this many bytes a scan over all pairs beats a heap.
 constexpr size_t kShortPiece = 96;
@@ -89,6 +94,14 @@ Error line_error(std::string_view name, int64_t number, std::string_view what) {
   return {Code::kCorrupt, fmt::format("{}:{}: {}", name, number, what)};
 }
 
+// For messages: the start of what stands in the file, without control bytes.
+std::string quoted(std::string_view text) {
+  std::string out(text.substr(0, 40));
+  for (char& c : out)
+    if (c < 0x20 || c == 0x7f) c = '?';
+  return fmt::format("\"{}\"{}", out, text.size() > 40 ? "…" : "");
+}
+
 Result<std::vector<Line>> read_lines(std::string_view file, std::string_view name) {
   std::vector<Line> lines;
   int64_t number = 0;
@@ -106,7 +119,8 @@ Result<std::vector<Line>> read_lines(std::string_view file, std::string_view nam
     int32_t rank = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
     if (error != std::errc() || end != digits.data() + digits.size() || rank < 0)
-      return line_error(name, number, fmt::format("the rank \"{:.40}\" is not a number from 0 to 2147483647", digits));
+      return line_error(name, number, fmt::format("the rank {} is not a number from 0 to 2147483647", quoted(digits)));
+    if (lines.size() == kMaxTokens) return line_error(name, number, fmt::format("more than {} tokens", kMaxTokens));
     lines.push_back({number, line.substr(0, space), rank});
   }
   return lines;
@@ -140,7 +154,7 @@ Result<Bpe> Bpe::parse(std::string_view file, std::string_view name) {
   for (const Line* line : by_rank) {
     const size_t begin = bpe.bytes_.size();
     if (!decode_base64(line->base64, bpe.bytes_))
-      return line_error(name, line->number, fmt::format("\"{:.60}\" is not valid base64", line->base64));
+      return line_error(name, line->number, fmt::format("{} is not valid base64", quoted(line->base64)));
     const size_t size = bpe.bytes_.size() - begin;
     if (size == 0 || size > kMaxTokenBytes)
       return line_error(name, line->number,
@@ -153,10 +167,15 @@ Result<Bpe> Bpe::parse(std::string_view file, std::string_view name) {
   return bpe;
 }
 
+// The tables for encoding.
 Status Bpe::index(std::string_view name, const std::vector<int64_t>& line_of_rank) {
   table_.assign(std::bit_ceil(static_cast<size_t>(size()) * 2 + 2), kNone);
   for (int32_t rank = 0; rank < size(); ++rank) {
-    int32_t& entry = table_[slot(bytes(rank))];
+    const size_t at = slot(bytes(rank));
+    int32_t& entry = table_[at];
+    if (((at - hash_bytes(bytes(rank))) & (table_.size() - 1)) > kMaxProbes)
+      return line_error(name, line_of_rank[rank],
+                        "too many tokens collide in the lookup table; is the file made to be slow?");
     if (entry != kNone)
       return line_error(name, line_of_rank[rank],
                         fmt::format("the same token as in line {}, with another rank", line_of_rank[entry]));

@@ -96,6 +96,21 @@ TEST(Bpe, RanksMayComeInAnyOrder) {
   EXPECT_THAT(encode(*bpe, "xab"), ElementsAre('x', 256));
 }
 
+// Eight-byte tokens of one hash, in the bits that a small table uses: the steps of the hash taken back.
+std::string colliding_tokens(uint64_t count) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  uint64_t inverse = kOdd;  // of kOdd, modulo 2^64
+  for (int i = 0; i < 6; ++i) inverse *= 2 - kOdd * inverse;
+  std::string file;
+  for (uint64_t k = 0; k < count; ++k) {
+    const uint64_t mixed = k << 50;
+    const uint64_t word = (mixed ^ mixed >> 32) * inverse ^ 8 * kOdd;
+    const std::string token(reinterpret_cast<const char*>(&word), 8);
+    file += base64(token) + " " + std::to_string(256 + k) + "\n";
+  }
+  return file;
+}
+
 struct Bad {
   std::string file;
   std::string message;
@@ -105,7 +120,7 @@ TEST(Bpe, RefusesBrokenFiles) {
   const std::string bytes = model_file(all_bytes());
   std::string no_newline_byte = bytes;  // "Cg==" is '\n'
   no_newline_byte.replace(no_newline_byte.find("Cg=="), 4, "YWI=");
-  const std::vector<Bad> cases = {
+  std::vector<Bad> cases = {
       {"", "dir/tiktoken.model: no token for the single byte 0x00"},
       {no_newline_byte, "dir/tiktoken.model: no token for the single byte 0x0a"},
       {bytes + "YWI=\n", "dir/tiktoken.model:257: expected \"base64 rank\""},
@@ -126,8 +141,15 @@ TEST(Bpe, RefusesBrokenFiles) {
       {bytes + "Y=== 256\n", ":257: \"Y===\" is not valid base64"},
       {bytes + "==== 256\n", ":257: \"====\" is not valid base64"},
       {bytes + "YWJ= 256\n", ":257: \"YWJ=\" is not valid base64"},  // bits beyond the last byte
+      {bytes + "\x1b[31m 256\n", ":257: \"?[31m\" is not valid base64"},
+      {bytes + "YWI= " + std::string(50, '\x0b') + "\n",
+       ":257: the rank \"????????????????????????????????????????\"…"},
+      {bytes + colliding_tokens(2000), "too many tokens collide in the lookup table"},
       {bytes + std::string(64 << 20, '\n'), "at most 67108864 are read"},
   };
+  std::string many;
+  for (int i = 0; i <= 1 << 20; ++i) many += "YWI= 0\n";
+  cases.push_back({std::move(many), "dir/tiktoken.model:1048577: more than 1048576 tokens"});
   for (const Bad& bad : cases) {
     const auto bpe = Bpe::parse(bad.file, "dir/tiktoken.model");
     ASSERT_FALSE(bpe.ok()) << bad.message;

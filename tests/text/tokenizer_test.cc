@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <thread>
@@ -165,7 +167,6 @@ TEST(Tokenizer, RefusesBrokenConfigs) {
     std::string message;
     int32_t vocab_size = 0;
   };
-  const std::string long_name(300, 'x');
   const std::vector<Bad> cases = {
       {"", "d/tokenizer_config.json"},
       {"[]", "d/tokenizer_config.json: is an array"},
@@ -217,7 +218,7 @@ TEST(Tokenizer, BosAndEosMayBeMissing) {
 
 class TokenizerFiles : public testing::Test {
  protected:
-  void SetUp() override { std::filesystem::create_directories(dir_); }
+  void SetUp() override { ASSERT_NE(mkdtemp(dir_.data()), nullptr); }
   void TearDown() override { std::filesystem::remove_all(dir_); }
   void write(const std::string& file, const std::string& bytes) {
     std::ofstream(dir_ + "/" + file, std::ios::binary) << bytes;
@@ -228,8 +229,7 @@ class TokenizerFiles : public testing::Test {
     return t.error();
   }
 
-  const std::string dir_ =
-      testing::TempDir() + "/ddtree_tokenizer_" + testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::string dir_ = testing::TempDir() + "ddtree_tokenizer_XXXXXX";
 };
 
 TEST_F(TokenizerFiles, MissingFiles) {
