@@ -74,7 +74,8 @@ def yarn(factor, beta_fast, mscale):
 
 
 def config(**changes):
-    return {**copy.deepcopy(BASE), **changes}
+    """BASE with changes; a field that is changed to ... is left out."""
+    return {key: value for key, value in {**copy.deepcopy(BASE), **changes}.items() if value is not ...}
 
 
 INT4 = {
@@ -185,7 +186,8 @@ SPECS = {
             vocab_size=128,
             first_k_dense_replace=0,
             n_routed_experts=6,
-            rope_scaling=None,
+            rope_scaling=...,
+            rope_theta=...,
             rope_parameters={
                 "rope_type": "yarn",
                 "rope_theta": 50000.0,

@@ -52,12 +52,15 @@ class [[nodiscard]] Result {
 
  private:
   T& value() {
-    CHECK(ok());
+    check_ok();
     return std::get<0>(state_);
   }
   const T& value() const {
-    CHECK(ok());
+    check_ok();
     return std::get<0>(state_);
+  }
+  void check_ok() const {
+    if (!ok()) check_failed(__FILE__, __LINE__, "result.ok()", std::get<1>(state_).message);
   }
 
   std::variant<T, Error> state_;

@@ -1,9 +1,9 @@
 #include "golden/demo.h"
 
-#include <cstring>
 #include <map>
 
 #include "backend/registry.h"
+#include "golden/golden_file.h"
 
 namespace ddtree {
 namespace {
@@ -12,23 +12,9 @@ const std::string kDemo = DDTREE_SOURCE_DIR "/models/demo";
 constexpr int kPrefillRows = 512;
 constexpr int kStepRows = 1088;
 
-const SafetensorsFile& golden_file() {
-  static const SafetensorsFile file = *SafetensorsFile::open(DDTREE_SOURCE_DIR "/tests/golden/golden.safetensors");
+const GoldenFile& golden_file() {
+  static const GoldenFile file("tests/golden/golden.safetensors");
   return file;
-}
-
-const TensorEntry& golden_entry(const std::string& name) {
-  for (const TensorEntry& entry : golden_file().entries())
-    if (entry.name == name) return entry;
-  CHECK(false);
-  return golden_file().entries()[0];
-}
-
-template <class From, class To>
-std::vector<To> values(const TensorEntry& entry) {
-  std::vector<From> raw(entry.bytes / sizeof(From));
-  std::memcpy(raw.data(), golden_file().view(entry).data, entry.bytes);
-  return std::vector<To>(raw.begin(), raw.end());
 }
 
 SchedulerOptions scheduler(int streams) {
@@ -41,19 +27,8 @@ SchedulerOptions scheduler(int streams) {
 
 }  // namespace
 
-std::vector<int32_t> golden_ids(const std::string& name) {
-  const TensorEntry& entry = golden_entry(name);
-  if (entry.dtype == DType::kI16) return values<int16_t, int32_t>(entry);
-  CHECK(entry.dtype == DType::kI32);
-  return values<int32_t, int32_t>(entry);
-}
-
-std::vector<float> golden_floats(const std::string& name) {
-  const TensorEntry& entry = golden_entry(name);
-  CHECK(entry.dtype == DType::kF32);
-  return values<float, float>(entry);
-}
-
+std::vector<int32_t> golden_ids(const std::string& name) { return golden_file().ids(name); }
+std::vector<float> golden_floats(const std::string& name) { return golden_file().floats(name); }
 std::vector<int32_t> golden_prompt(int index) { return golden_ids("p" + std::to_string(index) + ".prompt"); }
 std::vector<int32_t> golden_greedy(int index) { return golden_ids("p" + std::to_string(index) + ".greedy"); }
 

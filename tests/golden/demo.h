@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
 #include "engine/engine_core.h"
 #include "model/load.h"
 
@@ -16,9 +15,8 @@ namespace ddtree {
 inline constexpr int kGoldenPrompts = 12;
 inline constexpr int kGoldenTokens = 192;
 
-// golden.safetensors by name: golden("p3.greedy"). Values are copied; a missing name or another dtype fails the test
-// program.
-std::vector<int32_t> golden_ids(const std::string& name);  // I32 or I16
+// golden.safetensors by name, such as "p3.greedy".
+std::vector<int32_t> golden_ids(const std::string& name);
 std::vector<float> golden_floats(const std::string& name);
 
 std::vector<int32_t> golden_prompt(int index);
