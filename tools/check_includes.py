@@ -31,6 +31,7 @@ THIRD_PARTY = [
     ("boost/json", ["src/base/json.h", "src/base/json.cc"]),
     ("boost/beast", ["src/server/http*"]),
     ("boost/asio", ["src/server/http*"]),
+    ("boost/math/", ["tests/*"]),
     ("boost/", []),
     ("oniguruma", ["src/text/splitter.cc"]),
     ("CLI/", ["src/cli/*"]),

@@ -55,6 +55,19 @@ inline Candidates tied_candidates(std::mt19937& random, int slots, int k, int ra
   return c;
 }
 
+// Each slot with a magnitude of its own, from 1e-17 to 10: sums round, to values that depend on the order of adding,
+// and often to ties.
+inline Candidates rounding_candidates(std::mt19937& random, int slots, int k) {
+  Candidates c(slots, k);
+  std::uniform_real_distribution<float> exponent(-39, 2), mantissa(1, 2);
+  for (int s = 0; s < slots; ++s) {
+    const float magnitude = random() % 2 == 0 ? 1.0f : std::exp(exponent(random));
+    for (int r = 0; r < k; ++r) c.log_prob[s * k + r] = -magnitude * mantissa(random);
+  }
+  c.sort();
+  return c;
+}
+
 struct Node {
   std::vector<int> ranks;  // per depth
   int parent = -1;

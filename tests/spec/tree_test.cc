@@ -23,6 +23,7 @@ using testing::heap_tree;
 using testing::Node;
 using testing::random_candidates;
 using testing::rank_path;
+using testing::rounding_candidates;
 using testing::tied_candidates;
 
 constexpr int32_t kRoot = 77;
@@ -124,6 +125,21 @@ TEST(Tree, EqualsThePublishedHeapUnderTies) {
     expect_same_with_parents(build(c, budget), heap_tree(c, budget), c);
     expect_same_with_parents(build(c, budget, {.chain_first = true}), heap_tree(c, budget, true), c);
   }
+}
+
+TEST(Tree, AddsUpInThePublishedOrder) {
+  std::mt19937 random(14);
+  int prefix_sums_differ = 0;
+  for (int round = 0; round < 200; ++round) {
+    const Candidates c = rounding_candidates(random, 1 + static_cast<int>(random() % 16), 8);
+    const Tree tree = build(c, 255);
+    expect_same_with_parents(tree, heap_tree(c, 255), c);
+    expect_same_with_parents(build(c, 255, {.chain_first = true}), heap_tree(c, 255, true), c);
+    for (int i = 1; i < tree.size(); ++i)
+      prefix_sums_differ +=
+          tree.log_prob[i] != tree.log_prob[tree.parent[i]] + double{c.lp(tree.depth[i] - 1, tree.rank[i])};
+  }
+  EXPECT_GT(prefix_sums_differ, 50);  // so the order matters here
 }
 
 TEST(Tree, IsTheBestPrefixesByDefinition) {
