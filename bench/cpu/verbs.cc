@@ -357,20 +357,19 @@ VerbCase head_case() {
 }
 
 VerbCase norm_case() {
-  VerbCase c{"add_rms_norm", "256", true, {}, {}, {}};
-  c.bytes = [](int64_t rows) { return 4.0 * 4 * kHidden * static_cast<double>(rows); };
-  c.flops = per_row(2.5 * kHidden);
+  VerbCase c{"rms_norm", "256", true, {}, {}, {}};
+  c.bytes = [](int64_t rows) { return 2.0 * 4 * kHidden * static_cast<double>(rows); };
+  c.flops = per_row(1.5 * kHidden);
   const auto source = [](Maker& maker) {
     static thread_local Linear part;
     part = maker.bf16(kHidden, 8);
     return std::span<const Linear>(&part, 1);
   };
-  c.make = maker_of<PreparedLinear>(kHidden, kHidden, 0, 0, 1e9, source,
-                                    [](RowsOnBackend& r, const PreparedLinear&, int64_t rows) {
-                                      static thread_local std::vector<float> gain(kHidden, 1.0f);
-                                      r.backend().add_rms_norm(r.output(rows), r.input(rows), r.output(rows),
-                                                               TensorView(gain.data(), DType::kF32, {kHidden}), 1e-6f);
-                                    });
+  c.make = maker_of<PreparedLinear>(
+      kHidden, kHidden, 0, 0, 1e9, source, [](RowsOnBackend& r, const PreparedLinear&, int64_t rows) {
+        static thread_local std::vector<float> gain(kHidden, 1.0f);
+        r.backend().rms_norm(r.output(rows), r.input(rows), TensorView(gain.data(), DType::kF32, {kHidden}), 1e-6f);
+      });
   return c;
 }
 
