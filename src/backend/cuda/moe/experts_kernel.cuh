@@ -59,13 +59,14 @@ static_assert(kCarryOffset + kExpertThreads / 32 * 8 <= kBarrierBytes);
 template <int Mt>
 struct SplitConfig {
   static constexpr bool kSplit = true, kCoreMatrices = false;
+  static constexpr bool kStatic = Mt == 1;
   static constexpr int kMt = Mt, kTokens = 2 * Mt, kGroups = 1;  // kGroups: of 8 tokens, at most
   static constexpr int kStage = (kStageWeightBytes + kTokens * (16 / Mt * kBlockK * 2 + 16) + 127) / 128 * 128;
 };
 // Above 16 tokens a tile goes by wgmma, which wants the activations as core matrices (8 tokens × 16 bytes).
 template <int Groups>
 struct WideConfig {
-  static constexpr bool kSplit = false, kCoreMatrices = Groups > 2;
+  static constexpr bool kSplit = false, kCoreMatrices = Groups > 2, kStatic = false;
   static constexpr int kMt = 4, kTokens = 8 * Groups, kGroups = Groups;
   static constexpr int kStage =
       (kStageWeightBytes + kTokens * (kBlockK * 2 + (kCoreMatrices ? 0 : 16)) + 127) / 128 * 128;
@@ -100,34 +101,38 @@ template <int Mt, int G>
 __device__ __forceinline__ void multiply_mma(float (&acc)[Mt][4 * G], uint32_t words, uint32_t scales,
                                              const uint32_t (&b)[G], uint32_t b_step) {
   const float zero[4] = {0.f, 0.f, 0.f, 0.f};
-  uint4 s[Mt];
+  uint4 s[Mt], w[2][Mt];
+  uint32_t act[2][G][4];
+#pragma unroll
+  for (int mt = 0; mt < Mt; ++mt) w[0][mt] = load_shared_128(words + mt * kTileBytes);
+#pragma unroll
+  for (int n = 0; n < G; ++n) load_matrix_x4(act[0][n], b[n]);
 #pragma unroll
   for (int mt = 0; mt < Mt; ++mt) s[mt] = load_shared_128(scales + mt * kTileBytes);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint4 w[Mt];
+  for (int j = 0; j < 4; ++j) {  // groups of 32; what the next one needs is on its way
+    if (j == 0) {
 #pragma unroll
-    for (int mt = 0; mt < Mt; ++mt) w[mt] = load_shared_128(words + mt * kTileBytes + half * 512);
+      for (int mt = 0; mt < Mt; ++mt) w[1][mt] = load_shared_128(words + mt * kTileBytes + 512);
+    }
+    if (j < 3) {
 #pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const int j = half * 2 + odd;
-      uint32_t act[G][4];
+      for (int n = 0; n < G; ++n) load_matrix_x4(act[(j + 1) % 2][n], b[n] + (j + 1) * b_step);
+    }
 #pragma unroll
-      for (int n = 0; n < G; ++n) load_matrix_x4(act[n], b[n] + j * b_step);
+    for (int mt = 0; mt < Mt; ++mt) {
+      const uint4& v = w[j / 2][mt];
+      uint32_t a[8];
+      dequantise(a, j % 2 ? v.z : v.x);
+      dequantise(a + 4, j % 2 ? v.w : v.y);
+      const float2 scale = row_scales(s[mt], j);
 #pragma unroll
-      for (int mt = 0; mt < Mt; ++mt) {
-        uint32_t a[8];
-        dequantise(a, odd ? w[mt].z : w[mt].x);
-        dequantise(a + 4, odd ? w[mt].w : w[mt].y);
-        const float2 scale = row_scales(s[mt], j);
+      for (int n = 0; n < G; ++n) {
+        float t[4];
+        mma_m16n8k16(t, a, act[j % 2][n][0], act[j % 2][n][1], zero);
+        mma_m16n8k16(t, a + 4, act[j % 2][n][2], act[j % 2][n][3], t);
 #pragma unroll
-        for (int n = 0; n < G; ++n) {
-          float t[4];
-          mma_m16n8k16(t, a, act[n][0], act[n][1], zero);
-          mma_m16n8k16(t, a + 4, act[n][2], act[n][3], t);
-#pragma unroll
-          for (int r = 0; r < 4; ++r) acc[mt][4 * n + r] = fmaf(r < 2 ? scale.x : scale.y, t[r], acc[mt][4 * n + r]);
-        }
+        for (int r = 0; r < 4; ++r) acc[mt][4 * n + r] = fmaf(r < 2 ? scale.x : scale.y, t[r], acc[mt][4 * n + r]);
       }
     }
   }
@@ -323,61 +328,72 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
 // --- schedule ---
 
 // Units are claimed one by one, gate_up of all tiles first, then down, each in ascending order; so whatever a unit waits
-// for is in work already. A CTA's first unit is its index. The weight warp claims and queues them for the other warps.
+// for is in work or done. A CTA's first unit is its index. The weight warp claims and queues them for the other warps.
 struct Unit {
   int phase, tile_index, index, count;  // index: among the tile's units; count: running number in this CTA
   TokenTile tile;
   int tiles16;                          // 16-row tiles that exist
 };
 
-inline constexpr int kQueue = 2;  // units queued beyond the one in work
+inline constexpr int kQueue = 4;  // units queued beyond the one in work
 
 __device__ inline uint32_t queue_bar(uint32_t bars, int slot) { return bars + kQueueBarOffset + slot * 16; }
 
-__device__ inline Unit make_unit(const ExpertKernelArgs& a, const uint8_t* smem, int n_tiles, int u, int count) {
+// A queue entry: phase, tile, index; kNoUnit ends the walk.
+inline constexpr uint32_t kNoUnit = ~0u;
+
+__device__ inline uint32_t encode_unit(const ExpertKernelArgs& a, int n_tiles, int u) {
   const int units0 = n_tiles * a.phase[0].units, phase = u >= units0;
   if (phase) u -= units0;
-  const PhasePlan& p = a.phase[phase];
-  const int t = u / p.units, index = u - t * p.units;
-  const TokenTile* tiles = reinterpret_cast<const TokenTile*>(smem + a.tiles_offset);
-  return {phase, t, index, count, tiles[t], min(p.unit_tiles, p.row_blocks * kTiles - index * p.unit_tiles)};
+  const int tile = u / a.phase[phase].units, index = u - tile * a.phase[phase].units;
+  return static_cast<uint32_t>(phase) << 31 | static_cast<uint32_t>(tile) << 16 | static_cast<uint32_t>(index);
 }
 
-// The weight warp's walk: claims, queues, visits.
-template <class Visit>
+__device__ inline Unit decode_unit(const ExpertKernelArgs& a, const uint8_t* smem, uint32_t entry, int count) {
+  const int phase = entry >> 31, tile = entry >> 16 & 0x7fff, index = entry & 0xffff;
+  const PhasePlan& p = a.phase[phase];
+  const TokenTile* tiles = reinterpret_cast<const TokenTile*>(smem + a.tiles_offset);
+  return {phase, tile, index, count, tiles[tile], min(p.unit_tiles, p.row_blocks * kTiles - index * p.unit_tiles)};
+}
+
+// The weight warp's walk: claims, queues, visits. Claims are made two units ahead, so that their way to memory and back
+// does not show; with few units (Static) they are dealt instead, as nobody should take more than a fair share early.
+template <bool Static, class Visit>
 __device__ __forceinline__ void claim_units(const ExpertKernelArgs& a, uint8_t* smem, int n_tiles, Visit visit) {
   const int lane = threadIdx.x % 32, all = n_tiles * (a.phase[0].units + a.phase[1].units);
   const uint32_t bars = shared_address(smem);
-  volatile int* queue = reinterpret_cast<volatile int*>(smem + kQueueOffset);
-  int u = blockIdx.x;
+  volatile uint32_t* queue = reinterpret_cast<volatile uint32_t*>(smem + kQueueOffset);
+  const auto claim = [&] { return lane == 0 ? static_cast<int>(gridDim.x + atomicAdd(a.claimed, 1u)) : 0; };
+  int u = blockIdx.x, next = Static ? 0 : claim();
   for (int count = 0;; ++count) {
     const int slot = count % kQueue;
     barrier_wait(queue_bar(bars, slot) + 8, (count / kQueue & 1) ^ 1);
+    const uint32_t entry = u < all ? encode_unit(a, n_tiles, u) : kNoUnit;
     if (lane == 0) {
-      queue[slot] = u < all ? u : -1;
+      queue[slot] = entry;
       barrier_arrive(queue_bar(bars, slot));
     }
-    if (u >= all) return;
-    unsigned next = 0;
-    if (lane == 0) next = gridDim.x + atomicAdd(a.claimed, 1u);  // wanted only after the visit
-    visit(make_unit(a, smem, n_tiles, u, count));
-    u = static_cast<int>(__shfl_sync(~0u, next, 0));
+    if (entry == kNoUnit) return;
+    const int after = Static ? 0 : claim();
+    visit(decode_unit(a, smem, entry, count));
+    u = Static ? u + static_cast<int>(gridDim.x) : __shfl_sync(~0u, next, 0);
+    next = after;
   }
 }
 
 // The other warps' walk.
 template <class Visit>
-__device__ __forceinline__ void for_each_unit(const ExpertKernelArgs& a, const uint8_t* smem, int n_tiles, Visit visit) {
+__device__ __forceinline__ void for_each_unit(const ExpertKernelArgs& a, const uint8_t* smem, Visit visit) {
   const uint32_t bars = shared_address(smem);
-  const volatile int* queue = reinterpret_cast<const volatile int*>(smem + kQueueOffset);
+  const volatile uint32_t* queue = reinterpret_cast<const volatile uint32_t*>(smem + kQueueOffset);
   for (int count = 0;; ++count) {
     const int slot = count % kQueue;
     barrier_wait(queue_bar(bars, slot), count / kQueue & 1);
-    const int u = queue[slot];
+    const uint32_t entry = queue[slot];
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(queue_bar(bars, slot) + 8);
-    if (u < 0) return;
-    visit(make_unit(a, smem, n_tiles, u, count));
+    if (entry == kNoUnit) return;
+    visit(decode_unit(a, smem, entry, count));
   }
 }
 
@@ -580,13 +596,15 @@ __device__ __forceinline__ void consume_whole(const ExpertKernelArgs& a, Ring<C>
 
 template <class C>
 __device__ __forceinline__ void consume(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, int n_tiles) {
-  for_each_unit(a, smem, n_tiles, [&](const Unit& unit) {
+  for_each_unit(a, smem, [&](const Unit& unit) {
     if constexpr (C::kSplit) {
       const PhasePlan& p = a.phase[unit.phase];
       if (p.walk == Walk::kWhole) {
         if (p.warp_tiles == 4) consume_whole<C, 4>(a, ring, smem, unit);
         else if (p.warp_tiles == 2) consume_whole<C, 2>(a, ring, smem, unit);
         else consume_whole<C, 1>(a, ring, smem, unit);
+      } else if (p.walk == Walk::kWide) {
+        consume_wide<C, 1>(a, ring, smem, unit);
       } else if (C::kMt == 4 || p.warp_tiles == 4) {
         consume_split<C, 4>(a, ring, smem, unit);
       } else {
@@ -610,7 +628,7 @@ template <class C>
 __device__ __forceinline__ void stream_weights(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, int n_tiles) {
   const int lane = threadIdx.x % 32;
   const uint64_t policy = evict_first_policy();
-  claim_units(a, smem, n_tiles, [&](const Unit& unit) {
+  claim_units<C::kStatic>(a, smem, n_tiles, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const uint8_t* expert =
         a.weights[unit.phase] + static_cast<int64_t>(unit.tile.expert) * p.row_blocks * p.k_blocks * kBlockBytes;
@@ -618,7 +636,7 @@ __device__ __forceinline__ void stream_weights(const ExpertKernelArgs& a, Ring<C
     const int64_t row_bytes = static_cast<int64_t>(p.k_blocks) * kBlockBytes;
     WideWalk walk;
     for (int s = 0; s < p.stages; ++s) {
-      const int block = C::kSplit ? s * p.side : walk.block, blocks = C::kSplit ? min(p.side, p.k_blocks - block) : 1;
+      const int block = p.walk == Walk::kWide ? walk.block : s * p.side, blocks = min(p.side, p.k_blocks - block);
       barrier_wait(ring.empty(), ring.parity ^ 1);
       if (lane == 0) barrier_arrive_expect(ring.full(), blocks * unit.tiles16 * kTileBytes);
       __syncwarp();
@@ -661,7 +679,7 @@ __device__ __forceinline__ void bring_rows(const ExpertKernelArgs& a, Ring<C>& r
   const uint16_t* tokens = reinterpret_cast<const uint16_t*>(smem + a.tokens_offset);
   const uint64_t policy = evict_last_policy();
   int complete = 0;  // tiles whose gate_up is known to be
-  for_each_unit(a, smem, n_tiles, [&](const Unit& unit) {
+  for_each_unit(a, smem, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const int n = unit.tile.n, pitch = p.side * (kBlockK * 2) + 16;
     if (unit.phase == 1 && unit.tile_index >= complete) complete = wait_for_gate_up(a, unit.tile_index, n_tiles);
@@ -670,7 +688,7 @@ __device__ __forceinline__ void bring_rows(const ExpertKernelArgs& a, Ring<C>& r
                                       : a.h + static_cast<int64_t>(slot) * a.inter;
     WideWalk walk;
     for (int s = 0; s < p.stages; ++s) {
-      const int block = C::kSplit ? s * p.side : walk.block, blocks = C::kSplit ? min(p.side, p.k_blocks - block) : 1;
+      const int block = p.walk == Walk::kWide ? walk.block : s * p.side, blocks = min(p.side, p.k_blocks - block);
       barrier_wait(ring.empty(), ring.parity ^ 1);
       if (lane == 0) barrier_arrive_expect(ring.full(), n * blocks * kBlockK * 2);
       __syncwarp();
@@ -691,7 +709,7 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
   const int lane = threadIdx.x % 32;
   const uint16_t* tokens = reinterpret_cast<const uint16_t*>(smem + a.tokens_offset);
   int complete = 0, turn = threadIdx.x / 32 - kConsumers - 1;
-  for_each_unit(a, smem, n_tiles, [&](const Unit& unit) {
+  for_each_unit(a, smem, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const int n = unit.tile.n;
     if (unit.phase == 1 && unit.tile_index >= complete) complete = wait_for_gate_up(a, unit.tile_index, n_tiles);
@@ -731,7 +749,7 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
 template <class C>
 __device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Ring<C>& ring, const uint8_t* smem, int n_tiles) {
   const int lane = threadIdx.x % 32, worker = threadIdx.x - (kConsumers + 2) * 32;  // 0 … 63
-  for_each_unit(a, smem, n_tiles, [&](const Unit& unit) {
+  for_each_unit(a, smem, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     if (p.walk != Walk::kSplit) return;
     const int buffer = unit.count & 1, pitch = p.unit_tiles * kTileRows + 4, block_tiles = min(kTiles, p.unit_tiles);

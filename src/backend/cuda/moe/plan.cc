@@ -44,8 +44,12 @@ PhasePlan plan_phase(int32_t rows, int32_t k, Walk walk, int32_t mt) {
   return p;
 }
 
-// A short K fits into one stage: then no sums need to meet.
-Walk split_walk(int32_t k_blocks) { return k_blocks == 1 || k_blocks == 2 || k_blocks == 4 ? Walk::kWhole : Walk::kSplit; }
+// Where K is short, sums of segments that meet in shared memory cost more than they bring: whole stages for the least
+// work, else wide ones.
+Walk down_walk(ExpertMode mode, int32_t k_blocks) {
+  if (split_tiles(mode) == 0 || (mode != ExpertMode::kSplit32 && k_blocks <= 4)) return Walk::kWide;
+  return k_blocks == 1 || k_blocks == 2 || k_blocks == 4 ? Walk::kWhole : Walk::kSplit;
+}
 
 // Bits per (expert, row), tokens before each word of them, first slot of each expert, ids: built where the ring will be.
 int32_t list_scratch_bytes(const ExpertShape& shape, int32_t rows) {
@@ -103,7 +107,7 @@ ExpertPlan plan_experts(const ExpertShape& shape, const ExpertDevice& device, Ex
   plan.mode = mode;
   const bool split = split_tiles(mode) != 0;
   plan.phase[0] = plan_phase(2 * shape.inter, shape.hidden, split ? Walk::kSplit : Walk::kWide, split_tiles(mode));
-  plan.phase[1] = plan_phase(shape.hidden, shape.inter, split ? split_walk(shape.inter / kBlockK) : Walk::kWide, 4);
+  plan.phase[1] = plan_phase(shape.hidden, shape.inter, down_walk(mode, shape.inter / kBlockK), 4);
   plan.tile_tokens = mode_tile_tokens(mode);
   plan.tiles_offset = kPartialOffset + partial_bytes(mode);
   plan.tokens_offset = plan.tiles_offset + 8 * tile_bound(shape, rows, plan.tile_tokens);
