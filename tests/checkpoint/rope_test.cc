@@ -93,6 +93,16 @@ TEST(Rope, PlainSpeeds) {
   EXPECT_EQ(rope_softmax_factor(rope), 1);
 }
 
+// A context of fewer positions than one turn of the fastest pair puts both ends of the ramp on pair 0.
+TEST(Rope, ARampOfNoLengthIsAStep) {
+  RopeConfig rope = yarn(10000, 4, 32, 1);
+  rope.original_max_position = 6;
+  const std::vector<double> speed = rope_inv_freq(rope, 8);
+  EXPECT_DOUBLE_EQ(speed[0], 1);
+  EXPECT_DOUBLE_EQ(speed[1], 0.1 / 4);
+  EXPECT_DOUBLE_EQ(speed[3], 0.001 / 4);
+}
+
 RopeConfig parsed(std::string_view text) {
   const JsonDocument document = *parse_json(text, "config.json");
   const Result<RopeConfig> rope = parse_rope(document.root());
