@@ -1,11 +1,11 @@
-#include "ops/attention_run.h"
+#include "attention_run.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "base/checked.h"
-#include "ops/guarded.h"
+#include "guarded.h"
 
 namespace ddtree::ops {
 namespace {

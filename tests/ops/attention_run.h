@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "ops/bounded.h"
-#include "ops/random.h"
+#include "bounded.h"
+#include "random.h"
 
 namespace ddtree::ops {
 

@@ -2,9 +2,9 @@
 // chunkings, and trees against committed text.
 #include <gtest/gtest.h>
 
-#include "ops/attention_run.h"
-#include "ops/guarded.h"
-#include "ops/machines.h"
+#include "attention_run.h"
+#include "guarded.h"
+#include "machines.h"
 
 namespace ddtree::ops {
 namespace {
@@ -26,6 +26,8 @@ std::vector<AttentionSegment> mixed() {
 }
 std::vector<AttentionSegment> wide_tree() { return {random_tree(11, 200, 256)}; }
 std::vector<AttentionSegment> long_chunks() { return {chunk(12, 0, 257), chunk(13, 127, 64)}; }
+// Few rows over many keys: a backend may split the keys among its threads.
+std::vector<AttentionSegment> long_contexts() { return {chunk(14, 3000, 1), random_tree(15, 1111, 9)}; }
 std::vector<AttentionSegment> blocks() {
   return {chunk(20, 0, 16),  chunk(21, 1, 16),   chunk(22, 63, 1),  chunk(23, 64, 2),
           chunk(24, 65, 15), chunk(25, 127, 17), chunk(26, 200, 33)};
@@ -41,6 +43,10 @@ std::vector<AttentionCase> attention_cases() {
     cases.push_back({kind.name + "_wide_tree", {kind}, wide_tree});
   for (const AttentionKind& kind : {kOddLatent, kDemoGrouped})
     cases.push_back({kind.name + "_long_chunks", {kind}, long_chunks});
+  for (const AttentionKind& kind : {kOddLatent, kOddGrouped}) {
+    cases.push_back({kind.name + "_long_contexts", {kind}, long_contexts});
+    cases.push_back({kind.name + "_long_contexts_window_999", {kind, Mask::kTree, 999}, long_contexts});
+  }
   for (int32_t window : {1, 2, 5, 64, 100}) {
     const std::string name = "_window_" + std::to_string(window);
     cases.push_back({kDemoGrouped.name + name, {kDemoGrouped, Mask::kTree, window}, mixed});

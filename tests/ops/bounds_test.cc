@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/bf16.h"
-#include "ops/expected.h"
+#include "expected.h"
 
 namespace ddtree::ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/expected.h"
+#include "expected.h"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,8 @@ BoundedVector multiply(const Dense& w, const Bounded* x) {
   return y;
 }
 
-// Cosine and sine may each be off by their own rounding and the amplitude's, never by the angle's.
+// Cosine and sine may each be off by their own rounding and the amplitude's, never by the angle's: it is a float32
+// product.
 void rotate(Bounded* x, const Rope& rope, int32_t position) {
   for (int32_t i = 0; i < rope.dim / 2; ++i) {
     Bounded& a = rope.interleaved ? x[2 * i] : x[i];

@@ -2,8 +2,8 @@
 // Nothing here calls a backend.
 #pragma once
 
-#include "ops/bounded.h"
-#include "ops/weight_maker.h"
+#include "bounded.h"
+#include "weight_maker.h"
 
 namespace ddtree::ops {
 

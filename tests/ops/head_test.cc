@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include "ops/guarded.h"
-#include "ops/machines.h"
-#include "ops/row_run.h"
+#include "guarded.h"
+#include "machines.h"
+#include "row_run.h"
 
 namespace ddtree::ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/machines.h"
+#include "machines.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
 // Which keys a row sees, exhaustively: change one key at a time, and exactly the rows that may see it must change.
 #include <gtest/gtest.h>
 
-#include "ops/attention_run.h"
-#include "ops/guarded.h"
-#include "ops/machines.h"
+#include "attention_run.h"
+#include "guarded.h"
+#include "machines.h"
 
 namespace ddtree::ops {
 namespace {

@@ -3,9 +3,12 @@
 
 #include <limits>
 
-#include "ops/guarded.h"
-#include "ops/machines.h"
-#include "ops/row_run.h"
+#include "guarded.h"
+#include "machines.h"
+#include "row_run.h"
+
+// AddressSanitizer ends the program at an allocation too large for it, unless told to return null as malloc does.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace ddtree::ops {
 namespace {

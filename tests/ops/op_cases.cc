@@ -1,4 +1,4 @@
-#include "ops/op_cases.h"
+#include "op_cases.h"
 
 namespace ddtree::ops {
 namespace {

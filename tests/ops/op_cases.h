@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/row_verb.h"
+#include "row_verb.h"
 
 namespace ddtree::ops {
 

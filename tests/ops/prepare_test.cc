@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "ops/machines.h"
-#include "ops/row_verb.h"
+#include "machines.h"
+#include "row_verb.h"
 
 namespace ddtree::ops {
 namespace {

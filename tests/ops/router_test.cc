@@ -5,8 +5,8 @@
 #include <array>
 #include <limits>
 
-#include "ops/machines.h"
-#include "ops/row_run.h"
+#include "machines.h"
+#include "row_run.h"
 
 namespace ddtree::ops {
 namespace {

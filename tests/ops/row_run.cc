@@ -1,4 +1,4 @@
-#include "ops/row_run.h"
+#include "row_run.h"
 
 namespace ddtree::ops {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <deque>
 
-#include "ops/guarded.h"
-#include "ops/row_verb.h"
+#include "guarded.h"
+#include "row_verb.h"
 
 namespace ddtree::ops {
 

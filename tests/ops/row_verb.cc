@@ -1,10 +1,10 @@
-#include "ops/row_verb.h"
+#include "row_verb.h"
 
 #include <array>
 #include <limits>
 
-#include "ops/expected.h"
-#include "ops/row_run.h"
+#include "expected.h"
+#include "row_run.h"
 
 namespace ddtree::ops {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "ops/bounded.h"
-#include "ops/weight_maker.h"
+#include "bounded.h"
+#include "weight_maker.h"
 
 namespace ddtree::ops {
 

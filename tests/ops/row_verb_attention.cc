@@ -1,6 +1,6 @@
 // The row verbs around attention.
-#include "ops/expected.h"
-#include "ops/row_run.h"
+#include "expected.h"
+#include "row_run.h"
 
 namespace ddtree::ops {
 namespace {

@@ -1,8 +1,8 @@
 // The head as a row verb: [k values | k ids | lse | logits].
 #include <gtest/gtest.h>
 
-#include "ops/expected.h"
-#include "ops/row_run.h"
+#include "expected.h"
+#include "row_run.h"
 
 namespace ddtree::ops {
 namespace {

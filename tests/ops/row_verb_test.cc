@@ -1,9 +1,9 @@
 // Every row verb on every backend: against its definition and the oracle, and a row's bits across batches and threads.
 #include <gtest/gtest.h>
 
-#include "ops/guarded.h"
-#include "ops/machines.h"
-#include "ops/op_cases.h"
+#include "guarded.h"
+#include "machines.h"
+#include "op_cases.h"
 
 namespace ddtree::ops {
 namespace {

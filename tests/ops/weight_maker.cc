@@ -1,4 +1,4 @@
-#include "ops/weight_maker.h"
+#include "weight_maker.h"
 
 #include <cmath>
 #include <cstring>

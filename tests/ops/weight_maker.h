@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/weights.h"
-#include "ops/random.h"
+#include "random.h"
 
 namespace ddtree::ops {
 
