@@ -34,7 +34,7 @@ THIRD_PARTY = [
     ("boost/math/", ["tests/*"]),
     ("boost/", []),
     ("oniguruma", ["src/text/splitter.cc"]),
-    ("CLI/", ["src/cli/*"]),
+    ("CLI/", ["src/cli/*", "bench/*"]),
     ("fmt/", ["*.cc"]),
     ("cuda", ["src/backend/cuda/*", "tests/gpu/*", "bench/*"]),
     ("nccl", ["src/backend/cuda/*"]),
@@ -56,7 +56,7 @@ def leaf_of(path):
 def check_project_include(root, path, target):
     """path: the including file, from the root; target: what stands between the quotes."""
     top, own = path.split("/")[:2]
-    places = ["src"] if top == "src" else ["src", f"{top}/{own}", str(Path(path).parent)]
+    places = ["src"] if top == "src" else ["src", "tests", "bench", str(Path(path).parent)]
     if not any((root / place / target).is_file() for place in places):
         return f'"{target}" is not a file of src/ (a project include is "folder/file.h")'
     if top != "src":

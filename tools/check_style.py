@@ -16,7 +16,9 @@ FORWARD_CAP = 250  # the forward pass of a model is one straight list of verbs: 
 MARKS = re.compile(r"\b(" + "|".join(("TO" "DO", "FIX" "ME", "XX" "X", "HA" "CK")) + r")\b")
 
 # Files that may compile conditionally, and why. A variant for an instruction set or a GPU is a file of its own instead.
-CONDITIONAL_FILES: dict[str, str] = {}
+CONDITIONAL_FILES = {
+    "src/backend/cuda/wgmma.cuh": "a file is compiled for several GPUs, and only sm_90a has these instructions",
+}
 
 LITERAL = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^\s()\\]{0,16})\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"'

@@ -8,10 +8,11 @@ import xml.etree.ElementTree as ElementTree
 
 
 def outcome(case):
-    """ctest marks a test whose program is missing as 'notrun', like a skipped one, but without a <skipped> element."""
+    """ctest marks a test whose program is missing as 'notrun', like a skipped one, but without a <skipped> element;
+    GoogleTest calls a disabled one 'suppressed'."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
-    if case.find("skipped") is not None or case.get("status") == "disabled":
+    if case.find("skipped") is not None or case.get("status") == "disabled" or case.get("result") == "suppressed":
         return "skipped"
     return "failed" if case.get("status") == "notrun" else "passed"
 

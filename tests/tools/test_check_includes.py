@@ -73,7 +73,7 @@ class CheckIncludes(TreeTest):
 
     def test_tests_may_include_their_own_helpers(self):
         self.write("tests/ops/op_cases.h", "#pragma once\n")
-        self.include("tests/ops/cpu/x.cc", "op_cases.h", "base/base.h")
+        self.include("tests/ops/x.cc", "op_cases.h", "ops/op_cases.h", "base/base.h")
         self.assert_findings(includes.check)
 
     def test_a_new_folder_needs_a_place_in_the_order(self):

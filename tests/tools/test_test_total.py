@@ -36,8 +36,8 @@ class TestTotal(TreeTest):
 
     def test_skipped_and_disabled_tests_are_counted(self):
         text = ('<testsuite><testcase name="a"/><testcase name="b" status="notrun"><skipped/></testcase>'
-                '<testcase name="c" status="disabled"/></testsuite>')
-        self.assertEqual(self.run_on(text), (0, ["1 passed, 0 failed, 2 skipped"]))
+                '<testcase name="c" status="disabled"/><testcase name="d" status="notrun" result="suppressed"/></testsuite>')
+        self.assertEqual(self.run_on(text), (0, ["1 passed, 0 failed, 3 skipped"]))
 
     def test_no_result_is_a_failure(self):
         good = '<testsuite><testcase name="a"/></testsuite>'
