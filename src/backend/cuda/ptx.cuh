@@ -101,6 +101,17 @@ __device__ inline uint32_t load_acquire(const uint32_t* p) {
   return v;
 }
 
+// --- registers of a warpgroup ---
+
+template <int N>
+__device__ inline void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ inline void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 // --- chained launches ---
 
 __device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

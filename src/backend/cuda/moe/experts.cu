@@ -78,18 +78,26 @@ cudaError_t launch_chained(Kernel kernel, dim3 grid, int threads, int shared_byt
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 
-using ExpertKernel = void (*)(ExpertKernelArgs);
+struct ExpertKernel {
+  void (*run)(ExpertKernelArgs);
+  int threads;
+};
+
+template <class C>
+ExpertKernel kernel() {
+  return {experts_kernel<C>, C::kThreads};
+}
 
 ExpertKernel kernel_of(ExpertMode mode) {
   switch (mode) {
-    case ExpertMode::kSplit32: return experts_kernel<SplitConfig<1>>;
-    case ExpertMode::kSplit64: return experts_kernel<SplitConfig<2>>;
-    case ExpertMode::kSplit128: return experts_kernel<SplitConfig<4>>;
-    case ExpertMode::kWide8: return experts_kernel<WideConfig<1>>;
-    case ExpertMode::kWide16: return experts_kernel<WideConfig<2>>;
-    case ExpertMode::kWide32: return experts_kernel<WideConfig<4>>;
+    case ExpertMode::kSplit32: return kernel<SplitConfig<1>>();
+    case ExpertMode::kSplit64: return kernel<SplitConfig<2>>();
+    case ExpertMode::kSplit128: return kernel<SplitConfig<4>>();
+    case ExpertMode::kWide8: return kernel<WideConfig<1, 8>>();
+    case ExpertMode::kWide16: return kernel<WideConfig<2, 8>>();
+    case ExpertMode::kWide32: return kernel<WideConfig<4, 8>>();
   }
-  return nullptr;
+  return {};
 }
 
 struct Workspace {
@@ -140,8 +148,8 @@ Status run_chunk(const ExpertShape& shape, const ExpertDevice& device, const Exp
   const std::string what = "experts, " + std::to_string(rows) + " rows, hidden " + std::to_string(shape.hidden) +
                            ", inter " + std::to_string(shape.inter);
   const ExpertKernel kernel = kernel_of(mode);
-  TRY(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes), what));
-  TRY(cuda_status(launch_chained(kernel, dim3(device.sms), kExpertThreads, plan.shared_bytes, stream, a), what));
+  TRY(cuda_status(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes), what));
+  TRY(cuda_status(launch_chained(kernel.run, dim3(device.sms), kernel.threads, plan.shared_bytes, stream, a), what));
   const auto columns = static_cast<unsigned>(ceil_div(shape.hidden, kCombineThreads * kCombineColumns));
   return cuda_status(launch_chained(combine_kernel, dim3(columns, rows), kCombineThreads, 0, stream, a),
                      "combine of " + what);

@@ -45,7 +45,6 @@ struct TokenTile {
   uint32_t slot0;
 };
 
-inline constexpr int kConsumers = 8;
 inline constexpr int kHelpers = 3;
 
 // The first kBarrierBytes of shared memory: pairs (full, empty) of barriers of the ring, the partial sums and the queue of
@@ -54,22 +53,27 @@ inline constexpr int kPartialBarOffset = kMaxRingStages * 16;
 inline constexpr int kQueueBarOffset = kPartialBarOffset + 2 * 16;
 inline constexpr int kQueueOffset = kQueueBarOffset + 4 * 16;
 inline constexpr int kCarryOffset = kQueueOffset + 16;
-static_assert(kCarryOffset + kExpertThreads / 32 * 8 <= kBarrierBytes);
+static_assert(kCarryOffset + 20 * 8 <= kBarrierBytes);
 
+// kMt: 16-row tiles of a consumer warp; kGroups: of 8 tokens, at most.
 template <int Mt>
 struct SplitConfig {
-  static constexpr bool kSplit = true, kCoreMatrices = false;
-  static constexpr bool kStatic = Mt == 1;
-  static constexpr int kMt = Mt, kTokens = 2 * Mt, kGroups = 1;  // kGroups: of 8 tokens, at most
+  static constexpr bool kSplit = true, kCoreMatrices = false, kStatic = Mt == 1;
+  static constexpr int kConsumers = 8, kThreads = (kConsumers + 4) * 32;
+  static constexpr int kMt = Mt, kTokens = 2 * Mt, kGroups = 1;
   static constexpr int kStage = (kStageWeightBytes + kTokens * (16 / Mt * kBlockK * 2 + 16) + 127) / 128 * 128;
+  static constexpr int kConsumerRegisters = 0;  // 0: an equal share
 };
 // Above 16 tokens a tile goes by wgmma, which wants the activations as core matrices (8 tokens × 16 bytes).
-template <int Groups>
+template <int Groups, int Warps>
 struct WideConfig {
   static constexpr bool kSplit = false, kCoreMatrices = Groups > 2, kStatic = false;
-  static constexpr int kMt = 4, kTokens = 8 * Groups, kGroups = Groups;
+  static constexpr int kConsumers = Warps, kThreads = (kConsumers + 4) * 32;
+  static constexpr int kMt = 32 / Warps, kTokens = 8 * Groups, kGroups = Groups;
   static constexpr int kStage =
       (kStageWeightBytes + kTokens * (kBlockK * 2 + (kCoreMatrices ? 0 : 16)) + 127) / 128 * 128;
+  static constexpr int kConsumerRegisters = Warps == 16 ? 112 : Groups > 1 ? 232 : 0;
+  static constexpr int kProducerRegisters = Warps == 16 ? 32 : 40;
 };
 
 // --- arithmetic ---
@@ -138,71 +142,54 @@ __device__ __forceinline__ void multiply_mma(float (&acc)[Mt][4 * G], uint32_t w
   }
 }
 
-// What a warp has of a stage before its first wgmma: scales of its four tiles, and the first step dequantised.
-template <int Batch>
+// What a warp has of a stage before its first wgmma: scales of its tiles, and the fragments of the first step.
+template <int Mt>
 struct WgmmaOperands {
-  uint4 scales[4];
-  uint4 words[Batch];
-  uint32_t first[Batch][8];
+  uint4 scales[Mt];
+  uint4 words;
+  uint32_t a[2][8];  // of even and odd steps
 
   __device__ __forceinline__ void load(uint32_t block, int lane) {
 #pragma unroll
-    for (int mt = 0; mt < 4; ++mt) scales[mt] = load_shared_128(block + mt * kTileBytes + kTileNibbleBytes + lane / 4 * 16);
-#pragma unroll
-    for (int q = 0; q < Batch; ++q) {
-      words[q] = load_shared_128(block + q * kTileBytes + lane * 16);
-      dequantise(first[q], words[q].x);
-      dequantise(first[q] + 4, words[q].y);
-    }
+    for (int mt = 0; mt < Mt; ++mt)
+      scales[mt] = load_shared_128(block + mt * kTileBytes + kTileNibbleBytes + lane / 4 * 16);
+    words = load_shared_128(block + lane * 16);
+    dequantise(a[0], words.x);
+    dequantise(a[0] + 4, words.y);
   }
 };
 
-// The same by wgmma, bit for bit, for four tiles a warp. Steps of Batch tiles × one group of 32; a step's sums are scaled
-// while the next one's are on the tensor cores. `prefetch` fills `in` for the next stage meanwhile.
-template <int Batch, int G, class Prefetch>
-__device__ __forceinline__ void multiply_wgmma(float (&acc)[4][4 * G], WgmmaOperands<Batch>& in, uint32_t block, int lane,
+// The same by wgmma, bit for bit. A step is one tile × one group of 32; its sums are scaled while the next one's are on the
+// tensor cores. `prefetch` fills `in` for the next stage meanwhile.
+template <int Mt, int G, class Prefetch>
+__device__ __forceinline__ void multiply_wgmma(float (&acc)[Mt][4 * G], WgmmaOperands<Mt>& in, uint32_t block, int lane,
                                                uint64_t b, uint32_t piece, Prefetch prefetch) {
-  constexpr int kSteps = 16 / Batch;
-  float t[2][Batch][4 * G];
-  uint32_t a[2][Batch][8];
-  const auto scale_step = [&](int i, const uint4* s) {
+  constexpr int kSteps = 4 * Mt;
+  float t[2][4 * G];
+  const auto scale_step = [&](int i, const uint4& s) {
+    const float2 scale = row_scales(s, i % 4);
+    wgmma_settle(t[i % 2]);
 #pragma unroll
-    for (int q = 0; q < Batch; ++q) {
-      const int mt = i / 4 * Batch + q;
-      const float2 scale = row_scales(s[q], i % 4);
-      wgmma_settle(t[i % 2][q]);
-#pragma unroll
-      for (int r = 0; r < 4 * G; ++r) acc[mt][r] = fmaf(r & 2 ? scale.y : scale.x, t[i % 2][q][r], acc[mt][r]);
-    }
+    for (int r = 0; r < 4 * G; ++r) acc[i / 4][r] = fmaf(r & 2 ? scale.y : scale.x, t[i % 2][r], acc[i / 4][r]);
   };
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
-#pragma unroll
-    for (int q = 0; q < Batch; ++q) {
-      if (i == 0) {
-#pragma unroll
-        for (int r = 0; r < 8; ++r) a[0][q][r] = in.first[q][r];
-        continue;
-      }
-      if (i % 2 == 0) in.words[q] = load_shared_128(block + (i / 4 * Batch + q) * kTileBytes + i % 4 / 2 * 512 + lane * 16);
-      dequantise(a[i % 2][q], i % 2 ? in.words[q].z : in.words[q].x);
-      dequantise(a[i % 2][q] + 4, i % 2 ? in.words[q].w : in.words[q].y);
+    uint32_t* a = in.a[i % 2];
+    if (i > 0) {
+      if (i % 2 == 0) in.words = load_shared_128(block + i / 4 * kTileBytes + i % 4 / 2 * 512 + lane * 16);
+      dequantise(a, i % 2 ? in.words.z : in.words.x);
+      dequantise(a + 4, i % 2 ? in.words.w : in.words.y);
     }
     wgmma_fence();
-#pragma unroll
-    for (int q = 0; q < Batch; ++q) {
-      wgmma_m64k16<G, false>(t[i % 2][q], a[i % 2][q], b + i % 4 * 4 * piece);
-      wgmma_m64k16<G, true>(t[i % 2][q], a[i % 2][q] + 4, b + (i % 4 * 4 + 2) * piece);
-    }
+    wgmma_m64k16<G, false>(t[i % 2], a, b + i % 4 * 4 * piece);
+    wgmma_m64k16<G, true>(t[i % 2], a + 4, b + (i % 4 * 4 + 2) * piece);
     wgmma_commit();
     if (i > 0) {
       wgmma_wait<1>();
-      scale_step(i - 1, in.scales + (i - 1) / 4 * Batch);
+      scale_step(i - 1, in.scales[(i - 1) / 4]);
     }
   }
-  uint4 last[Batch];
-#pragma unroll
-  for (int q = 0; q < Batch; ++q) last[q] = in.scales[(kSteps - 1) / 4 * Batch + q];
+  const uint4 last = in.scales[Mt - 1];
   prefetch();
   wgmma_wait<0>();
   scale_step(kSteps - 1, last);
@@ -244,7 +231,8 @@ __device__ inline int divide_by_top_k(const ExpertKernelArgs& a, int i) {
 
 // Every CTA lists the tokens of all experts for itself: a bit per (expert, row), so that ranks don't depend on timing.
 // Returns the number of tiles. Scratch is where the ring will be.
-__device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int tile_tokens) {
+template <int Threads>
+__device__ __forceinline__ int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int tile_tokens) {
   constexpr int kBatch = 8;  // loads in flight
   const int tid = threadIdx.x, words = (a.rows + 31) / 32, pitch = words | 1, slots = a.rows * a.top_k;
   uint32_t* bits = reinterpret_cast<uint32_t*>(smem + a.ring_offset);             // [experts, pitch]
@@ -252,18 +240,18 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
   uint16_t* before = reinterpret_cast<uint16_t*>(first + a.experts);              // [experts, pitch] tokens in earlier words
   uint16_t* ids = before + a.experts * pitch;                                     // [slots]; kMaxExperts: none
   uint2* carry = reinterpret_cast<uint2*>(smem + kCarryOffset);
-  for (int i = tid; i < a.experts * pitch; i += kExpertThreads) bits[i] = 0;
+  for (int i = tid; i < a.experts * pitch; i += Threads) bits[i] = 0;
   __syncthreads();
-  for (int i0 = tid; i0 < slots; i0 += kBatch * kExpertThreads) {
+  for (int i0 = tid; i0 < slots; i0 += kBatch * Threads) {
     int id[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = i0 + j * kExpertThreads;
+      const int i = i0 + j * Threads;
       id[j] = i < slots ? a.ids[i] : -1;
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = i0 + j * kExpertThreads, t = divide_by_top_k(a, i);
+      const int i = i0 + j * Threads, t = divide_by_top_k(a, i);
       const bool valid = id[j] >= 0 && id[j] < a.experts;
       if (valid) atomicOr(&bits[id[j] * pitch + t / 32], 1u << (t & 31));
       if (i < slots) ids[i] = static_cast<uint16_t>(valid ? id[j] : kMaxExperts);
@@ -271,7 +259,7 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
   }
   __syncthreads();
 
-  const int per_thread = (a.experts + kExpertThreads - 1) / kExpertThreads, e0 = tid * per_thread;
+  const int per_thread = (a.experts + Threads - 1) / Threads, e0 = tid * per_thread;
   const int e1 = min(e0 + per_thread, a.experts);
   int n_sum = 0, tile_sum = 0;
   for (int e = e0; e < e1; ++e) {
@@ -294,7 +282,7 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
   __syncthreads();
   int all_tiles = 0;
 #pragma unroll
-  for (int w = 0; w < kExpertThreads / 32; ++w) {
+  for (int w = 0; w < Threads / 32; ++w) {
     const uint2 c = carry[w];
     if (w < tid / 32) n_end += c.x, tile_end += c.y;
     all_tiles += c.y;
@@ -311,15 +299,16 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
   __syncthreads();
 
   uint16_t* tokens = reinterpret_cast<uint16_t*>(smem + a.tokens_offset);
+  const int share = (slots + gridDim.x - 1) / gridDim.x, slot0 = blockIdx.x * share, slot1 = slot0 + share;
 #pragma unroll 4
-  for (int i = tid; i < slots; i += kExpertThreads) {
+  for (int i = tid; i < slots; i += Threads) {
     const int e = ids[i], t = divide_by_top_k(a, i);
     int s = -1;
     if (e < kMaxExperts) {
       s = first[e] + before[e * pitch + t / 32] + __popc(bits[e * pitch + t / 32] & ((1u << (t & 31)) - 1));
       tokens[s] = static_cast<uint16_t>(t);
     }
-    if (i % gridDim.x == blockIdx.x) a.slot[i] = s;
+    if (i >= slot0 && i < slot1) a.slot[i] = s;
   }
   __syncthreads();
   return all_tiles;
@@ -500,31 +489,31 @@ __device__ __forceinline__ void store_rows(const ExpertKernelArgs& a, const Unit
   }
 }
 
-// A wide unit on one consumer warp: 64 rows, G ≤ 2 groups of 8 tokens.
+// A wide unit on one consumer warp: C::kMt tiles (64 or 32 rows), G ≤ 2 groups of 8 tokens.
 template <class C, int G>
 __device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, const Unit& unit) {
-  constexpr int kPitch = kBlockK * 2 + 16, kPiece = C::kGroups * 128;
+  constexpr int kMt = 32 / C::kConsumers, kPitch = kBlockK * 2 + 16, kPiece = C::kGroups * 128;
   const PhasePlan& p = a.phase[unit.phase];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, n = unit.tile.n;
-  const bool has_rows = warp * kTiles < unit.tiles16;
+  const bool has_rows = warp * kMt < unit.tiles16;
   uint32_t row[G];
 #pragma unroll
   for (int i = 0; i < G; ++i)
     row[i] = kStageWeightBytes + (C::kCoreMatrices ? i * 128 + lane / 8 * kPiece + lane % 8 * 16
                                                    : (i * 8 + lane % 8) * kPitch + lane / 8 * 16);
   const uint32_t zeros = shared_address(smem + kBarrierBytes) + lane / 8 * 16;
-  float total[4][4 * G] = {};
+  float total[kMt][4 * G] = {};
   for (int segment = 0; segment < p.segments; ++segment) {
-    float acc[4][4 * G] = {};
+    float acc[kMt][4 * G] = {};
     for (int block = segment; block < p.k_blocks; block += p.segments) {
       barrier_wait(ring.full(), ring.parity);
-      const uint32_t data = ring.data(), w = data + warp * kBlockBytes;
+      const uint32_t data = ring.data(), w = data + warp * kMt * kTileBytes;
       if (has_rows) {
         uint32_t b[G];
 #pragma unroll
         for (int i = 0; i < G; ++i) b[i] = C::kCoreMatrices || i * 8 + lane % 8 < n ? data + row[i] : zeros;
-        multiply_mma<4, G>(acc, w + lane * 16, w + kTileNibbleBytes + g * 16, b,
-                           C::kCoreMatrices ? 4 * kPiece : kGroup * 2);
+        multiply_mma<kMt, G>(acc, w + lane * 16, w + kTileNibbleBytes + g * 16, b,
+                             C::kCoreMatrices ? 4 * kPiece : kGroup * 2);
       }
       __syncwarp();
       if (lane == 0) barrier_arrive(ring.empty());
@@ -532,30 +521,30 @@ __device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>&
     }
     add_segment(total, acc);
   }
-  if (has_rows) store_rows<4, G>(a, unit, warp * kTiles, total);
+  if (has_rows) store_rows<kMt, G>(a, unit, warp * kMt, total);
 }
 
 // The same with more tokens. All four warps of a warpgroup take part, with or without rows of their own.
 template <class C, int G>
 __device__ __forceinline__ void consume_wgmma(const ExpertKernelArgs& a, Ring<C>& ring, const Unit& unit) {
-  constexpr int kPiece = C::kGroups * 128, kBatch = G == 3 ? 2 : 1;
+  constexpr int kMt = C::kMt, kPiece = C::kGroups * 128;
   const PhasePlan& p = a.phase[unit.phase];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float total[4][4 * G] = {}, acc[4][4 * G] = {};
-  WgmmaOperands<kBatch> in;
+  const uint32_t mine = warp * kMt * kTileBytes;
+  float total[kMt][4 * G] = {}, acc[kMt][4 * G] = {};
+  WgmmaOperands<kMt> in;
   barrier_wait(ring.full(), ring.parity);
-  in.load(ring.data() + warp * kBlockBytes, lane);
+  in.load(ring.data() + mine, lane);
   WideWalk walk;
   for (int s = 0; s < p.stages; ++s) {
     const uint32_t data = ring.data(), used = ring.empty();
     const uint32_t acts = __shfl_sync(~0u, data + kStageWeightBytes, 0);  // the compiler sees that it is uniform
     ring.next();
-    multiply_wgmma<kBatch, G>(acc, in, data + warp * kBlockBytes, lane, wgmma_descriptor(acts, kPiece, 128), kPiece >> 4,
-                              [&] {
-                                if (s + 1 == p.stages) return;
-                                barrier_wait(ring.full(), ring.parity);
-                                in.load(ring.data() + warp * kBlockBytes, lane);
-                              });
+    multiply_wgmma<kMt, G>(acc, in, data + mine, lane, wgmma_descriptor(acts, kPiece, 128), kPiece >> 4, [&] {
+      if (s + 1 == p.stages) return;
+      barrier_wait(ring.full(), ring.parity);
+      in.load(ring.data() + mine, lane);
+    });
     __syncwarp();
     if (lane == 0) barrier_arrive(used);
     const int segment = walk.block & (p.segments - 1);
@@ -563,10 +552,10 @@ __device__ __forceinline__ void consume_wgmma(const ExpertKernelArgs& a, Ring<C>
     if (s + 1 == p.stages || (walk.block & (p.segments - 1)) != segment) {
       add_segment(total, acc);
 #pragma unroll
-      for (int i = 0; i < 16 * G; ++i) acc[i / (4 * G)][i % (4 * G)] = 0.f;
+      for (int i = 0; i < kMt * 4 * G; ++i) acc[i / (4 * G)][i % (4 * G)] = 0.f;
     }
   }
-  if (warp * kTiles < unit.tiles16) store_rows<4, G>(a, unit, warp * kTiles, total);
+  if (warp * kMt < unit.tiles16) store_rows<kMt, G>(a, unit, warp * kMt, total);
 }
 
 // A unit whose K is one stage, on one consumer warp: Mt tiles, all segments (one K block each).
@@ -708,18 +697,18 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
   constexpr int kPiece = C::kGroups * 128;
   const int lane = threadIdx.x % 32;
   const uint16_t* tokens = reinterpret_cast<const uint16_t*>(smem + a.tokens_offset);
-  int complete = 0, turn = threadIdx.x / 32 - kConsumers - 1;
+  int complete = 0, turn = threadIdx.x / 32 - C::kConsumers - 1;
   for_each_unit(a, smem, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const int n = unit.tile.n;
     if (unit.phase == 1 && unit.tile_index >= complete) complete = wait_for_gate_up(a, unit.tile_index, n_tiles);
-    const bf16* row[C::kGroups];  // this lane's token of each group of 8
+    const bf16* row[C::kGroups];  // this lane's token of each group of 8; four lanes read 64 bytes in a row
 #pragma unroll
     for (int i = 0; i < C::kGroups; ++i) {
-      const uint32_t slot = unit.tile.slot0 + min(i * 8 + lane % 8, n - 1);
+      const uint32_t slot = unit.tile.slot0 + min(i * 8 + lane / 4, n - 1);
       row[i] = (unit.phase == 0 ? a.x + static_cast<int64_t>(tokens[slot]) * a.hidden
                                 : a.h + static_cast<int64_t>(slot) * a.inter) +
-               lane / 8 * 8;
+               lane % 4 * 8;
     }
     WideWalk walk;
     for (int s = 0; s < p.stages; ++s, ring.next(), walk.next(p)) {
@@ -729,16 +718,16 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
       }
       turn = kHelpers - 1;
       barrier_wait(ring.empty(), ring.parity ^ 1);
-      const uint32_t dst = ring.data() + kStageWeightBytes + lane / 8 * kPiece + lane % 8 * 16;
+      const uint32_t dst = ring.data() + kStageWeightBytes + lane % 4 * kPiece + lane / 4 * 16;
 #pragma unroll
       for (int i = 0; i < C::kGroups; ++i)
         if (i * 8 < n) {
 #pragma unroll
           for (int piece = 0; piece < 4; ++piece)
-            copy_16(dst + i * 128 + piece * 4 * kPiece, row[i] + walk.block * kBlockK + piece * 32, i * 8 + lane % 8 < n);
+            copy_16(dst + i * 128 + piece * 4 * kPiece, row[i] + walk.block * kBlockK + piece * 32, i * 8 + lane / 4 < n);
         }
       copy_wait_all();
-      proxy_fence();
+      proxy_fence();  // here, once a stage: in the consumers it costs a fifth of their time
       __syncwarp();
       if (lane == 0) barrier_arrive(ring.full());
     }
@@ -748,7 +737,7 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
 // Split walks: two warps add a unit's partial sums in segment order and store h or y.
 template <class C>
 __device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Ring<C>& ring, const uint8_t* smem, int n_tiles) {
-  const int lane = threadIdx.x % 32, worker = threadIdx.x - (kConsumers + 2) * 32;  // 0 … 63
+  const int lane = threadIdx.x % 32, worker = threadIdx.x - (C::kConsumers + 2) * 32;  // 0 … 63
   for_each_unit(a, smem, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     if (p.walk != Walk::kSplit) return;
@@ -786,41 +775,41 @@ __device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Rin
 // --- kernels ---
 
 template <class C>
-__global__ void __launch_bounds__(kExpertThreads, 1) experts_kernel(const __grid_constant__ ExpertKernelArgs a) {
+__global__ void __launch_bounds__(C::kThreads, 1) experts_kernel(const __grid_constant__ ExpertKernelArgs a) {
   extern __shared__ __align__(1024) uint8_t smem[];
   const int warp = threadIdx.x / 32;
   Ring<C> ring{shared_address(smem + a.ring_offset), shared_address(smem), a.ring_stages};
   if (threadIdx.x == 0) {
     for (int s = 0; s < a.ring_stages; ++s) {
       barrier_init(ring.bars + s * 16, 2);  // full: weights, activations
-      barrier_init(ring.bars + s * 16 + 8, kConsumers);
+      barrier_init(ring.bars + s * 16 + 8, C::kConsumers);
     }
     for (int b = 0; b < 2; ++b) {
-      barrier_init(partial_bar(ring.bars, b), kConsumers);
+      barrier_init(partial_bar(ring.bars, b), C::kConsumers);
       barrier_init(partial_bar(ring.bars, b) + 8, 2);
     }
     for (int q = 0; q < kQueue; ++q) {
       barrier_init(queue_bar(ring.bars, q), 1);
-      barrier_init(queue_bar(ring.bars, q) + 8, kConsumers + (C::kCoreMatrices ? kHelpers : C::kSplit ? 3 : 1));
+      barrier_init(queue_bar(ring.bars, q) + 8, C::kConsumers + (C::kCoreMatrices ? kHelpers : C::kSplit ? 3 : 1));
     }
     barrier_init_fence();
   }
   if (threadIdx.x < kZeroBytes / 4) reinterpret_cast<uint32_t*>(smem + kBarrierBytes)[threadIdx.x] = 0;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int n_tiles = build_lists(a, smem, C::kTokens);
+  const int n_tiles = build_lists<C::kThreads>(a, smem, C::kTokens);
   proxy_fence();  // the lists' scratch becomes the ring
   __syncthreads();
 
-  if (warp < kConsumers) {
-    if constexpr (C::kGroups > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  if (warp < C::kConsumers) {
+    if constexpr (C::kConsumerRegisters > 0) raise_registers<C::kConsumerRegisters>();
     consume<C>(a, ring, smem, n_tiles);
     return;
   }
-  if constexpr (C::kGroups > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-  if (warp == kConsumers) stream_weights<C>(a, ring, smem, n_tiles);
+  if constexpr (C::kConsumerRegisters > 0) lower_registers<C::kProducerRegisters>();
+  if (warp == C::kConsumers) stream_weights<C>(a, ring, smem, n_tiles);
   else if constexpr (C::kCoreMatrices) bring_core_matrices<C>(a, ring, smem, n_tiles);
-  else if (warp == kConsumers + 1) bring_rows<C>(a, ring, smem, n_tiles);
+  else if (warp == C::kConsumers + 1) bring_rows<C>(a, ring, smem, n_tiles);
   else if constexpr (C::kSplit) finish_sums<C>(a, ring, smem, n_tiles);
 }
 

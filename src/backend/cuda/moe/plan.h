@@ -61,11 +61,10 @@ struct ExpertPlan {
 inline constexpr int32_t kMaxExperts = 512;
 inline constexpr int32_t kMaxTopK = 16;
 inline constexpr int32_t kMaxRows = 1088;    // of one launch
-inline constexpr int32_t kExpertThreads = 384;
 inline constexpr int32_t kMaxRingStages = 16;
 
 // Shared memory before the tables: barriers, scan carries, a line of zeros, then partial sums (split modes).
-inline constexpr int32_t kBarrierBytes = 512;
+inline constexpr int32_t kBarrierBytes = 640;
 inline constexpr int32_t kZeroBytes = 256;
 inline constexpr int32_t kPartialOffset = kBarrierBytes + kZeroBytes;
 inline constexpr int32_t kStageWeightBytes = 8 * 4608;
