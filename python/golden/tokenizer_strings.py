@@ -87,7 +87,7 @@ def long_texts():
     units = ["a", "A", "é", "中", "〇", "7", "!", "\u0301", "😀", " ", "\n", "\u3000", "\x1c", "ʰ", "Ab", "x\u0301", "\r\n", "'s"]
     texts = [[(1, "start "), (count // len(unit), unit), (1, tail)] for unit in units for count, tail in
              ((24998, " end"), (25000, "Z"), (25001, "\n"), (50004, " 中"))]
-    texts += [[(8, "the  quick brown\n"), (12500, "! "), (1, "\n"), (30000, "ab"), (300, " \x1c")]]
+    texts += [[(8, "the  quick brown\n"), (12500, "! "), (1, "\n"), (30000, "ab"), (5000, "      \x1c")]]
     for lead in (399_990, 399_995, 400_000):
         texts += [[(lead // 5, "word "), (1, "  <|im_end|>  중<|im_end|>")]]
     texts += [[(25_000, "ab"), (60_000, "中文 𠮷"), (1, "."), (50_000, "!\x1c")]]

@@ -45,7 +45,7 @@ std::vector<std::string_view> cut_long_text(std::string_view text) {
     const bool is_space = is_python_space(c.code_point);
     const bool chunk_full = chunk_chars == kMaxChunkChars;
     if (chunk_full) chunk_chars = 0;
-    run_chars = chunk_full || is_space != run_is_space ? 1 : run_chars + 1;
+    run_chars = is_space != run_is_space ? 1 : run_chars + 1;
     run_is_space = is_space;
     if (chunk_full || run_chars > kMaxRunChars) {
       chunks.push_back(text.substr(start, at - start));

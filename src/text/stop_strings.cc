@@ -13,9 +13,9 @@ Error refuse(size_t index, std::string_view what) {
   return {Code::kInvalidArgument, fmt::format("stop[{}]: {}", index, what)};
 }
 
-// One byte further: how many first bytes of `text` end the stream, when `matched` did before `byte` came.
+// One byte further: how many first bytes of `text` end the stream, when `matched` (not all of them) did before `byte`.
 size_t advance(std::string_view text, const std::vector<uint16_t>& border, size_t matched, char byte) {
-  while (matched > 0 && (matched == text.size() || text[matched] != byte)) matched = border[matched];
+  while (matched > 0 && text[matched] != byte) matched = border[matched];
   return text[matched] == byte ? matched + 1 : 0;
 }
 
