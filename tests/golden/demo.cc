@@ -40,7 +40,7 @@ DemoPair& DemoPair::on(const std::string& device) {
 }
 
 DemoPair::DemoPair(const std::string& device)
-    : backend_(*make_backend({device, 0, "auto"})),
+    : backend_(*make_backend({device, 1, "auto"})),
       model_(*load_model(*backend_, *locate_model(kDemo, "auto"), {kStepRows, kStreams, kPrefillRows})) {}
 
 std::unique_ptr<EngineCore> DemoPair::engine(int streams, int pages, bool with_drafter) {

@@ -22,7 +22,7 @@ std::vector<float> golden_floats(const std::string& name);
 std::vector<int32_t> golden_prompt(int index);
 std::vector<int32_t> golden_greedy(int index);
 
-// One backend with the demo pair loaded, for up to kStreams streams.
+// One backend of one thread (test programs run side by side) with the demo pair loaded, for up to kStreams streams.
 class DemoPair {
  public:
   static constexpr int kStreams = 16;

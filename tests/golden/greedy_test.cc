@@ -9,15 +9,6 @@
 namespace ddtree {
 namespace {
 
-std::vector<SpecOptions> all_specs(const std::vector<int32_t>& budgets) {
-  std::vector<SpecOptions> specs = {{SpecMode::kOff, 0, false}};
-  for (SpecMode mode : {SpecMode::kChain, SpecMode::kTree})
-    for (int32_t budget : budgets) specs.push_back({mode, budget, false});
-  return specs;
-}
-
-const std::vector<int32_t> kBudgets = {0, 1, 2, 8, 16, 31, 32, 33, 63, 64, 65, 128};
-
 std::string name(const SpecOptions& spec) {
   return std::string(spec_mode_name(spec.mode)) + ":" + std::to_string(spec.budget);
 }
@@ -37,25 +28,29 @@ void expect_golden(EngineCore& engine, const SpecOptions& spec, int streams, int
   EXPECT_EQ(engine.free_pages(), engine.pages());
 }
 
-TEST(GreedyCpu, AloneEqualsTheGoldens) {
-  const auto engine = DemoPair::on("cpu").engine(1);
-  for (const SpecOptions& spec : all_specs(kBudgets)) expect_golden(*engine, spec, 1, kGoldenTokens);
-}
+class GreedyCpu : public testing::TestWithParam<int32_t> {  // the budget
+ protected:
+  static void expect_both_modes(int streams, int tokens) {
+    const auto engine = DemoPair::on("cpu").engine(streams);
+    for (SpecMode mode : {SpecMode::kChain, SpecMode::kTree})
+      expect_golden(*engine, {mode, GetParam(), false}, streams, tokens);
+  }
+};
 
-TEST(GreedyCpu, ThreeUnequalStreamsEqualTheGoldens) {
-  const auto engine = DemoPair::on("cpu").engine(3);
-  for (const SpecOptions& spec : all_specs(kBudgets)) expect_golden(*engine, spec, 3, kGoldenTokens);
-}
-
+TEST_P(GreedyCpu, AloneEqualsTheGoldens) { expect_both_modes(1, kGoldenTokens); }
+TEST_P(GreedyCpu, ThreeUnequalStreamsEqualTheGoldens) { expect_both_modes(3, 64); }
 // Sixteen trees of 128 nodes need 2064 rows, more than the 1088 of a step: they are trimmed, and the text stays.
-TEST(GreedyCpu, SixteenUnequalStreamsEqualTheGoldens) {
-  const auto engine = DemoPair::on("cpu").engine(16);
-  for (const SpecOptions& spec : all_specs(kBudgets)) expect_golden(*engine, spec, 16, kGoldenTokens);
+TEST_P(GreedyCpu, SixteenUnequalStreamsEqualTheGoldens) { expect_both_modes(16, 64); }
+INSTANTIATE_TEST_SUITE_P(Budgets, GreedyCpu, testing::Values(0, 1, 2, 8, 16, 31, 32, 33, 63, 64, 65, 128));
+
+TEST(GreedyPlain, EqualsTheGoldensAloneAndInBatches) {
+  for (int streams : {1, 3, 16})
+    expect_golden(*DemoPair::on("cpu").engine(streams), {SpecMode::kOff, 0, false}, streams, kGoldenTokens);
 }
 
-TEST(GreedyCpu, ChainFirstTreesEqualTheGoldens) {
+TEST(GreedyChainFirst, TreesEqualTheGoldens) {
   const auto engine = DemoPair::on("cpu").engine(3);
-  for (int32_t budget : {8, 33, 64}) expect_golden(*engine, {SpecMode::kTree, budget, true}, 3, kGoldenTokens);
+  for (int32_t budget : {8, 33, 64}) expect_golden(*engine, {SpecMode::kTree, budget, true}, 3, 64);
 }
 
 TEST(GreedyRef, ShortPromptsEqualTheGoldens) {

@@ -193,36 +193,42 @@ std::vector<int32_t> accepted_lengths(EngineCore& engine, const std::vector<int3
 
 // Every pass of every evaluation prompt. A near-tie between two nodes may put one of them inside the budget in one
 // implementation and outside in the other; the lists then differ in places, and the means hardly.
-TEST(AcceptedLength, EqualsTheEvaluation) {
+struct Arm {
+  const char* key;
+  SpecOptions spec;
+};
+
+class AcceptedLength : public testing::TestWithParam<Arm> {};
+
+TEST_P(AcceptedLength, EqualsTheEvaluation) {
+  const auto& [key, spec] = GetParam();
   std::ifstream file(DDTREE_SOURCE_DIR "/tests/golden/eval.json");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const JsonDocument document = *parse_json(text, "eval.json");
   const auto engine = DemoPair::on("cpu").engine(1);
-  for (const auto& [key, spec] :
-       std::vector<std::pair<std::string, SpecOptions>>{{"chain", {SpecMode::kChain, kSlots, false}},
-                                                        {"8", {SpecMode::kTree, 8, false}},
-                                                        {"16", {SpecMode::kTree, 16, false}},
-                                                        {"32", {SpecMode::kTree, 32, false}},
-                                                        {"64", {SpecMode::kTree, 64, false}}}) {
-    int64_t tokens = 0, passes = 0, expected_tokens = 0, expected_passes = 0;
-    int index = 0;
-    std::vector<int> different;
-    for (const JsonValue prompt : *document.root().get("prompts")->elements()) {
-      const std::vector<int32_t> expected = int_list(*prompt.get("accepted")->get(key));
-      const std::vector<int32_t> got = accepted_lengths(*engine, int_list(*prompt.get("ids")), spec);
-      if (got != expected) different.push_back(index);
-      for (int32_t n : got) tokens += n;
-      for (int32_t n : expected) expected_tokens += n;
-      passes += std::ssize(got);
-      expected_passes += std::ssize(expected);
-      ++index;
-    }
-    EXPECT_EQ(index, 32);
-    EXPECT_NEAR(static_cast<double>(tokens) / passes, static_cast<double>(expected_tokens) / expected_passes, 0.01)
-        << key;
-    EXPECT_TRUE(different.empty()) << key << ": prompts " << testing::PrintToString(different);
+  int64_t tokens = 0, passes = 0, expected_tokens = 0, expected_passes = 0;
+  int index = 0;
+  std::vector<int> different;
+  for (const JsonValue prompt : *document.root().get("prompts")->elements()) {
+    const std::vector<int32_t> expected = int_list(*prompt.get("accepted")->get(key));
+    const std::vector<int32_t> got = accepted_lengths(*engine, int_list(*prompt.get("ids")), spec);
+    if (got != expected) different.push_back(index);
+    for (int32_t n : got) tokens += n;
+    for (int32_t n : expected) expected_tokens += n;
+    passes += std::ssize(got);
+    expected_passes += std::ssize(expected);
+    ++index;
   }
+  EXPECT_EQ(index, 32);
+  EXPECT_NEAR(static_cast<double>(tokens) / passes, static_cast<double>(expected_tokens) / expected_passes, 0.01);
+  EXPECT_TRUE(different.empty()) << "prompts " << testing::PrintToString(different);
 }
+INSTANTIATE_TEST_SUITE_P(Modes, AcceptedLength,
+                         testing::Values(Arm{"chain", {SpecMode::kChain, kSlots, false}},
+                                         Arm{"8", {SpecMode::kTree, 8, false}}, Arm{"16", {SpecMode::kTree, 16, false}},
+                                         Arm{"32", {SpecMode::kTree, 32, false}},
+                                         Arm{"64", {SpecMode::kTree, 64, false}}),
+                         [](const auto& info) { return std::string(info.param.key); });
 
 }  // namespace
 }  // namespace ddtree
