@@ -152,6 +152,7 @@ void print_json(const Session& session, const std::vector<int32_t>& prompt, cons
   out.member("tokens_per_second", decode_seconds > 0 ? std::max(0.0, generated - 1) / decode_seconds : 0.0);
   out.member("seconds", run.seconds).member("first_token_seconds", run.first_token_seconds);
   out.member("load_seconds", session.load_seconds).member("backend", session.backend->name());
+  out.member("weight_bytes", run.weight_bytes);
   out.member("weight_gb_per_second", static_cast<double>(run.weight_bytes) / 1e9 / run.seconds);
   write_stats(out, run.stats);
   out.end_object().end_object();
