@@ -23,13 +23,15 @@ Result<std::optional<ExpertMode>> mode_of(const std::string& name) {
   if (name == "auto") return std::optional<ExpertMode>();
   for (int i = 0; i < kExpertModes; ++i)
     if (name == kModeNames[static_cast<size_t>(i)]) return std::optional(static_cast<ExpertMode>(i));
-  return Error{Code::kInvalidArgument, "--mode " + name + ": must be auto, split32, split64, split128, wide8, wide16 or wide32"};
+  return Error{Code::kInvalidArgument,
+               "--mode " + name + ": must be auto, split32, split64, split128, wide8, wide16 or wide32"};
 }
 
 // What the driver's tool says about clocks, power and throttling.
 std::string clock_state() {
   const char* command =
-      "nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,clocks_event_reasons.active --format=csv,noheader 2>/dev/null";
+      "nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,clocks_event_reasons.active --format=csv,noheader "
+      "2>/dev/null";
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command, "r"), pclose);
   std::array<char, 256> line{};
   if (!pipe || fgets(line.data(), line.size(), pipe.get()) == nullptr) return "unknown";
@@ -84,14 +86,15 @@ Result<double> check(const ExpertsBench& bench, const Problem& p, int32_t rows,
   for (int32_t i = 0; i < std::min(bench.check_rows, rows); ++i) {
     const auto row = static_cast<size_t>(i == 0 ? rows - 1 : i * 7919 % rows);
     std::vector<uint16_t> got(hidden);
-    TRY(cuda_status(cudaMemcpy(got.data(), static_cast<uint16_t*>(p.out.data()) + row * hidden, hidden * 2, cudaMemcpyDeviceToHost),
-                    "download"));
+    TRY(cuda_status(
+        cudaMemcpy(got.data(), static_cast<uint16_t*>(p.out.data()) + row * hidden, hidden * 2, cudaMemcpyDeviceToHost),
+        "download"));
     std::vector<float> x(hidden);
     for (size_t k = 0; k < hidden; ++k) x[k] = bf16_to_f32(p.x_host[row * hidden + k]);
     const std::span<const int32_t> ids = p.routings[0].ids;
     const std::span<const float> weights = p.routings[0].weights;
-    const std::vector<double> want = reference_row(bench.shape, bench.seed, x, ids.subspan(row * top_k, top_k),
-                                                   weights.subspan(row * top_k, top_k));
+    const std::vector<double> want =
+        reference_row(bench.shape, bench.seed, x, ids.subspan(row * top_k, top_k), weights.subspan(row * top_k, top_k));
     worst = std::max(worst, relative_error(got, want));
   }
   return worst;
@@ -117,9 +120,10 @@ Result<ExpertsReport> bench_experts(const ExpertsBench& bench) {
   std::printf("# %s, %d SMs; experts %d, hidden %d, inter %d, top_k %d; repack %.1f ms; plain read %.0f GB/s\n",
               report.device.c_str(), device.sms, bench.shape.experts, bench.shape.hidden, bench.shape.inter,
               bench.shape.top_k, report.pack_ms, report.ceiling_gbps);
-  std::printf("%5s %-9s %7s | %9s %6s %6s | %9s %6s %6s | %7s %9s | clocks after\n", "rows", "mode", "active", "burst us",
-              "GB/s", "% read", "sust. us", "GB/s", "% read", "TFLOP/s", "error");
-  const double expert_bytes = static_cast<double>(gate_up_bytes(bench.shape) + down_bytes(bench.shape)) / bench.shape.experts;
+  std::printf("%5s %-9s %7s | %9s %6s %6s | %9s %6s %6s | %7s %9s | clocks after\n", "rows", "mode", "active",
+              "burst us", "GB/s", "% read", "sust. us", "GB/s", "% read", "TFLOP/s", "error");
+  const double expert_bytes =
+      static_cast<double>(gate_up_bytes(bench.shape) + down_bytes(bench.shape)) / bench.shape.experts;
   for (const int32_t rows : bench.rows) {
     const double guess = 10 + expert_bytes * std::min(bench.shape.experts, rows * bench.shape.top_k) / 4.0e6;
     const int repetitions = std::max(4, std::min(32, static_cast<int>(3000 / guess)));
@@ -129,10 +133,11 @@ Result<ExpertsReport> bench_experts(const ExpertsBench& bench) {
       const ExpertMode mode = forced ? *forced : pick_expert_mode(bench.shape, device, rows);
       const auto run = [&](int i, cudaStream_t s) {
         const int64_t at = i * static_cast<int64_t>(rows) * bench.shape.top_k;
-        return run_experts(bench.shape, device,
-                           {experts.gate_up.data(), experts.down.data(), p.x.data(), static_cast<const int32_t*>(p.ids.data()) + at,
-                            static_cast<const float*>(p.weights.data()) + at, p.out.data(), rows, p.workspace.data(), mode},
-                           s);
+        return run_experts(
+            bench.shape, device,
+            {experts.gate_up.data(), experts.down.data(), p.x.data(), static_cast<const int32_t*>(p.ids.data()) + at,
+             static_cast<const float*>(p.weights.data()) + at, p.out.data(), rows, p.workspace.data(), mode},
+            s);
       };
       ExpertsPoint point;
       point.rows = rows;
@@ -147,10 +152,11 @@ Result<ExpertsReport> bench_experts(const ExpertsBench& bench) {
         point.clocks = clock_state();
       }
       const auto rate = [&](double us) { return us > 0 ? point.bytes / us / 1e3 : 0; };
-      std::printf("%5d %-9s %7.1f | %9.1f %6.0f %6.1f | %9.1f %6.0f %6.1f | %7.1f %9.2e | %s\n", rows, point.mode.c_str(),
-                  point.active, point.burst_us, rate(point.burst_us), 100 * rate(point.burst_us) / report.ceiling_gbps,
-                  point.sustained_us, rate(point.sustained_us), 100 * rate(point.sustained_us) / report.ceiling_gbps,
-                  point.flops / point.burst_us / 1e6, point.error, point.clocks.c_str());
+      std::printf("%5d %-9s %7.1f | %9.1f %6.0f %6.1f | %9.1f %6.0f %6.1f | %7.1f %9.2e | %s\n", rows,
+                  point.mode.c_str(), point.active, point.burst_us, rate(point.burst_us),
+                  100 * rate(point.burst_us) / report.ceiling_gbps, point.sustained_us, rate(point.sustained_us),
+                  100 * rate(point.sustained_us) / report.ceiling_gbps, point.flops / point.burst_us / 1e6, point.error,
+                  point.clocks.c_str());
       std::fflush(stdout);
       report.points.push_back(point);
     }

@@ -17,7 +17,7 @@ struct ExpertsBench {
   int32_t check_rows = 2;          // rows compared with the reference, per row count and mode
   int32_t shared_bytes = 0;        // 0: what the device has
   int samples = 5;
-  double sustained_ms = 400;       // 0: burst only
+  double sustained_ms = 400;  // 0: burst only
   uint64_t seed = 2026;
 };
 
@@ -28,7 +28,7 @@ struct ExpertsPoint {
   double bytes = 0;   // that must move: packed weights of the active experts
   double flops = 0;
   double burst_us = 0, sustained_us = 0;
-  double error = 0;  // worst relative error of the checked rows
+  double error = 0;    // worst relative error of the checked rows
   std::string clocks;  // just after the sustained loop
 };
 

@@ -18,7 +18,9 @@ std::string to_json(const ExpertsBench& bench, const ExpertsReport& report, cons
   JsonWriter out(2);
   out.begin_object().member("verb", "experts").member("device", report.device).member("commit", commit);
   out.member("command", command).member("experts", bench.shape.experts).member("hidden", bench.shape.hidden);
-  out.member("inter", bench.shape.inter).member("top_k", bench.shape.top_k).member("read_ceiling_gbps", report.ceiling_gbps);
+  out.member("inter", bench.shape.inter)
+      .member("top_k", bench.shape.top_k)
+      .member("read_ceiling_gbps", report.ceiling_gbps);
   out.member("repack_ms", report.pack_ms).key("points").begin_array();
   for (const ExpertsPoint& p : report.points) {
     out.begin_object().member("rows", p.rows).member("mode", p.mode).member("active_experts", p.active);
@@ -46,18 +48,22 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember({"kimi-k2.6", "kimi-k2.6-tp8", "demo"}))
       ->capture_default_str();
   app.add_option("--rows", bench.rows, "row counts, separated by commas")->delimiter(',')->check(CLI::Range(1, 65536));
-  app.add_option("--mode", bench.modes, "kernel modes, separated by commas; auto: what the engine uses")->delimiter(',');
+  app.add_option("--mode", bench.modes, "kernel modes, separated by commas; auto: what the engine uses")
+      ->delimiter(',');
   app.add_option("--check-rows", bench.check_rows, "rows compared with the reference")->capture_default_str();
   app.add_option("--shared-bytes", bench.shared_bytes, "shared memory a CTA may use, e.g. 101376 as on sm_120");
   app.add_option("--samples", bench.samples, "burst samples; the median counts")->check(CLI::Range(1, 1000));
-  app.add_option("--sustained-ms", bench.sustained_ms, "length of the sustained loop; 0: burst only")->capture_default_str();
+  app.add_option("--sustained-ms", bench.sustained_ms, "length of the sustained loop; 0: burst only")
+      ->capture_default_str();
   app.add_option("--seed", bench.seed, "of weights, activations and routing")->capture_default_str();
   app.add_option("--json", json, "file for the results");
   app.add_option("--commit", commit, "source revision to note in the results");
   CLI11_PARSE(app, argc, argv);
 
-  if (preset == "demo") bench.shape = {32, 256, 128, 4};
-  else bench.shape = {384, 7168, preset == "kimi-k2.6" ? 2048 : 256, 8};
+  if (preset == "demo")
+    bench.shape = {32, 256, 128, 4};
+  else
+    bench.shape = {384, 7168, preset == "kimi-k2.6" ? 2048 : 256, 8};
   const Result<ExpertsReport> report = bench_experts(bench);
   if (!report.ok()) {
     std::fprintf(stderr, "op_bench: %s\n", report.error().message.c_str());
@@ -75,8 +81,8 @@ int run(int argc, char** argv) {
   }
   for (const ExpertsPoint& p : report->points)
     if (!(p.error < kMaxError)) {
-      std::fprintf(stderr, "op_bench: %d rows, %s: relative error %.2e, must be below %.0e\n", p.rows, p.mode.c_str(), p.error,
-                   kMaxError);
+      std::fprintf(stderr, "op_bench: %d rows, %s: relative error %.2e, must be below %.0e\n", p.rows, p.mode.c_str(),
+                   p.error, kMaxError);
       return 1;
     }
   return 0;

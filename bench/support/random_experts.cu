@@ -24,7 +24,8 @@ __global__ void fill_scales(uint16_t* scales, int64_t n, uint64_t key) {
 }
 
 // y = W · x for one expert's part; W [out, in].
-std::vector<double> multiply(uint64_t seed, ExpertPart part, int32_t expert, int32_t out, const std::vector<double>& x) {
+std::vector<double> multiply(uint64_t seed, ExpertPart part, int32_t expert, int32_t out,
+                             const std::vector<double>& x) {
   const uint64_t key = random_key(seed, part, expert);
   const auto in = static_cast<int64_t>(x.size());
   std::vector<double> y(static_cast<size_t>(out));
@@ -137,7 +138,8 @@ Routing random_routing(const ExpertShape& shape, int32_t rows, uint64_t seed) {
 std::vector<uint16_t> random_activations(int64_t count, uint64_t seed) {
   std::vector<uint16_t> x(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i)
-    x[static_cast<size_t>(i)] = f32_to_bf16(static_cast<float>(random_word(random_key(seed, ExpertPart::kGate, -1), i)) * 0x1p-31f - 1);
+    x[static_cast<size_t>(i)] =
+        f32_to_bf16(static_cast<float>(random_word(random_key(seed, ExpertPart::kGate, -1), i)) * 0x1p-31f - 1);
   return x;
 }
 

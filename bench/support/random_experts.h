@@ -1,5 +1,5 @@
-// Random INT4 experts on the device, for benchmarks and GPU tests. Every word is a hash of its place, so that the host can
-// recompute any of them without copying the layer back, and independently of how it is packed.
+// Random INT4 experts on the device, for benchmarks and GPU tests. Every word is a hash of its place, so that the host
+// can recompute any of them without copying the layer back, and independently of how it is packed.
 #pragma once
 
 #include <cstdint>

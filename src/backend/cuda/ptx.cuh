@@ -1,5 +1,5 @@
-// The PTX instructions that the kernels use, one function each: barriers in shared memory, bulk copies, ordered counters,
-// mma.m16n8k16 and its loads. Available on sm_90 and later.
+// The PTX instructions that the kernels use, one function each: barriers in shared memory, bulk copies, ordered
+// counters, mma.m16n8k16 and its loads. Available on sm_90 and later.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,9 +15,7 @@ __device__ inline uint32_t shared_address(const void* p) { return static_cast<ui
 
 __device__ inline uint4 load_shared_128(uint32_t address) {
   uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
   return v;
 }
 
@@ -54,11 +52,10 @@ __device__ inline void barrier_arrive_expect(uint32_t bar, int bytes) {
 __device__ inline void barrier_wait(uint32_t bar, uint32_t parity) {
   uint32_t done;
   do {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(bar), "r"(parity)
-        : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
   } while (!done);
 }
 
@@ -67,8 +64,8 @@ __device__ inline void barrier_wait(uint32_t bar, uint32_t parity) {
 // Copies `bytes` (a multiple of 16) to shared memory; the barrier counts them.
 __device__ inline void bulk_copy(uint32_t dst, const void* src, int bytes, uint32_t bar, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          dst),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(dst),
       "l"(src), "r"(bytes), "r"(bar), "l"(policy)
       : "memory");
 }
@@ -89,6 +86,9 @@ __device__ inline uint64_t evict_last_policy() {
 }
 // Orders ordinary accesses with those of the copy engine and the tensor cores.
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// Gives up 128 bytes: what they hold need never reach memory.
+__device__ inline void discard_line(void* p) { asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory"); }
 
 // --- counters in global memory ---
 

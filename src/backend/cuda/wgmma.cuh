@@ -1,5 +1,5 @@
-// wgmma m64nNk16 with A in registers, the tensor instruction of sm_90a. On other targets the functions trap: only kernels
-// that the host starts on sm_90 call them.
+// wgmma m64nNk16 with A in registers, the tensor instruction of sm_90a. On other targets the functions trap: only
+// kernels that the host starts on sm_90 call them.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ __device__ inline void wgmma_wait() {
 }
 
 #define DDTREE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define DDTREE_WGMMA(n, d_regs, a_regs, b_reg, keep, ...)                                                     \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, " keep ", 0; wgmma.mma_async.sync.aligned.m64n" #n             \
-               "k16.f32.bf16.bf16 {" d_regs "}, {" a_regs "}, " b_reg ", p, 1, 1, 0; }"                       \
-               : __VA_ARGS__                                                                                  \
+#define DDTREE_WGMMA(n, d_regs, a_regs, b_reg, keep, ...)                                         \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, " keep ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
+               "k16.f32.bf16.bf16 {" d_regs "}, {" a_regs "}, " b_reg ", p, 1, 1, 0; }"           \
+               : __VA_ARGS__                                                                      \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 // d [64, 8·T] = a [64, 16] · b [16, 8·T], plus d where Keep; b in shared memory behind a descriptor.
@@ -63,8 +63,8 @@ __device__ inline void wgmma_settle(float (&d)[R]) {
   for (int i = 0; i < R; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Descriptor of a K-major operand without swizzle: core matrices (8 columns × 16 bytes) `k_stride` bytes apart along K and
-// `n_stride` along the columns.
+// Descriptor of a K-major operand without swizzle: core matrices (8 columns × 16 bytes) `k_stride` bytes apart along K
+// and `n_stride` along the columns.
 __device__ inline uint64_t wgmma_descriptor(uint32_t address, int k_stride, int n_stride) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(k_stride >> 4) << 16 |
          static_cast<uint64_t>(n_stride >> 4) << 32;

@@ -10,55 +10,65 @@
 namespace ddtree::cuda {
 namespace {
 
-constexpr int kCombineThreads = 128;
-constexpr int kCombineColumns = 8;  // of a thread
+constexpr int kCombineThreads = 128;  // small enough to wait beside a CTA of the layer
+constexpr int kCombineColumns = 256;  // of a warp, 8 of a lane
 
-// out[t] = Σ w · y over the token's slots, ascending expert; and clears the layer's counters.
+// out[t] = Σ w · y over the token's slots, ascending expert; and clears the layer's counters. A warp takes one row's
+// 256 columns (or fewer: hidden is a multiple of 128); y is not needed after it, so its lines never go to memory.
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const ExpertKernelArgs a) {
-  __shared__ int slots[kMaxTopK];
-  __shared__ float weights[kMaxTopK];
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int t = blockIdx.y, tid = threadIdx.x;
-  if (t == 0 && blockIdx.x == 0 && tid == 0) *a.claimed = 0;
-  if (t == 0)
-    for (int i = blockIdx.x * kCombineThreads + tid; i < a.tiles; i += gridDim.x * kCombineThreads) a.ready[i] = 0;
-  if (tid < a.top_k) {
-    const int64_t row = static_cast<int64_t>(t) * a.top_k;
-    const int id = a.ids[row + tid];
-    int rank = 0;
-    for (int i = 0; i < a.top_k; ++i) {
-      const int other = a.ids[row + i];
-      rank += other < id || (other == id && i < tid);
-    }
-    slots[rank] = a.slot[row + tid];
-    weights[rank] = a.route_weights[row + tid];
+  const int lane = threadIdx.x % 32, chunks = (a.hidden + kCombineColumns - 1) / kCombineColumns;
+  if (blockIdx.x == 0) {
+    if (threadIdx.x == 0) *a.claimed = 0;
+    for (int i = threadIdx.x; i < a.tiles; i += kCombineThreads) a.ready[i] = 0;
   }
-  __syncthreads();
-  const int column = (blockIdx.x * kCombineThreads + tid) * kCombineColumns;
-  if (column >= a.hidden) return;
-  float sum[kCombineColumns] = {};
-  for (int first = 0; first < a.top_k; first += 8) {
+  const int item = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32, t = item / chunks;
+  if (t >= a.rows) return;
+  const int64_t first = static_cast<int64_t>(t) * a.top_k;
+  int id = -1, slot = -1;
+  float weight = 0.f;
+  if (lane < a.top_k) id = a.ids[first + lane], slot = a.slot[first + lane], weight = a.route_weights[first + lane];
+  int rank = 0;  // of this lane's expert, ascending
+  for (int i = 0; i < a.top_k; ++i) {
+    const int other = __shfl_sync(~0u, id, i);
+    rank += other < id || (other == id && i < lane);
+  }
+  const int column = item % chunks * kCombineColumns + lane * 8;
+  const bool inside = column < a.hidden;
+  float sum[8] = {};
+  for (int begin = 0; begin < a.top_k; begin += 8) {
     uint4 v[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (first + i < a.top_k && slots[first + i] >= 0)
-        v[i] = __ldcs(reinterpret_cast<const uint4*>(a.y + static_cast<int64_t>(slots[first + i]) * a.hidden + column));
+    float w[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (first + i >= a.top_k || slots[first + i] < 0) continue;
-      const float w = weights[first + i];
+      const uint32_t holder = __ballot_sync(~0u, lane < a.top_k && rank == begin + i);
+      const int from = holder ? __ffs(holder) - 1 : 0, s = holder ? __shfl_sync(~0u, slot, from) : -1;
+      w[i] = __shfl_sync(~0u, weight, from);
+      v[i] = make_uint4(0, 0, 0, 0);
+      if (s >= 0 && inside)
+        v[i] = *reinterpret_cast<const uint4*>(a.y + static_cast<int64_t>(s) * a.hidden + column);
+      else
+        w[i] = 0.f;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
       const uint32_t words[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        sum[2 * k] = fmaf(w, __uint_as_float(words[k] << 16), sum[2 * k]);
-        sum[2 * k + 1] = fmaf(w, __uint_as_float(words[k] & 0xffff0000u), sum[2 * k + 1]);
+        sum[2 * k] = fmaf(w[i], __uint_as_float(words[k] << 16), sum[2 * k]);
+        sum[2 * k + 1] = fmaf(w[i], __uint_as_float(words[k] & 0xffff0000u), sum[2 * k + 1]);
       }
     }
   }
-  *reinterpret_cast<uint4*>(a.out + static_cast<int64_t>(t) * a.hidden + column) =
-      make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
-                 pack_bf16(sum[6], sum[7]));
+  if (inside)
+    *reinterpret_cast<uint4*>(a.out + static_cast<int64_t>(t) * a.hidden + column) = make_uint4(
+        pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]), pack_bf16(sum[6], sum[7]));
+  __syncwarp();
+  for (int i = 0; i < a.top_k; ++i) {  // every eighth lane's 128 bytes
+    const int s = __shfl_sync(~0u, slot, i);
+    if (s >= 0 && inside && lane % 8 == 0) discard_line(a.y + static_cast<int64_t>(s) * a.hidden + column);
+  }
 }
 
 // Launches so that the kernel may start while the one before it ends; it must call wait_for_previous_kernel().
@@ -78,26 +88,18 @@ cudaError_t launch_chained(Kernel kernel, dim3 grid, int threads, int shared_byt
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 
-struct ExpertKernel {
-  void (*run)(ExpertKernelArgs);
-  int threads;
-};
-
-template <class C>
-ExpertKernel kernel() {
-  return {experts_kernel<C>, C::kThreads};
-}
+using ExpertKernel = void (*)(ExpertKernelArgs);
 
 ExpertKernel kernel_of(ExpertMode mode) {
   switch (mode) {
-    case ExpertMode::kSplit32: return kernel<SplitConfig<1>>();
-    case ExpertMode::kSplit64: return kernel<SplitConfig<2>>();
-    case ExpertMode::kSplit128: return kernel<SplitConfig<4>>();
-    case ExpertMode::kWide8: return kernel<WideConfig<1, 8>>();
-    case ExpertMode::kWide16: return kernel<WideConfig<2, 8>>();
-    case ExpertMode::kWide32: return kernel<WideConfig<4, 8>>();
+    case ExpertMode::kSplit32: return experts_kernel<SplitConfig<1>>;
+    case ExpertMode::kSplit64: return experts_kernel<SplitConfig<2>>;
+    case ExpertMode::kSplit128: return experts_kernel<SplitConfig<4>>;
+    case ExpertMode::kWide8: return experts_kernel<WideConfig<1>>;
+    case ExpertMode::kWide16: return experts_kernel<WideConfig<2>>;
+    case ExpertMode::kWide32: return experts_kernel<WideConfig<4>>;
   }
-  return {};
+  return nullptr;
 }
 
 struct Workspace {
@@ -148,11 +150,11 @@ Status run_chunk(const ExpertShape& shape, const ExpertDevice& device, const Exp
   const std::string what = "experts, " + std::to_string(rows) + " rows, hidden " + std::to_string(shape.hidden) +
                            ", inter " + std::to_string(shape.inter);
   const ExpertKernel kernel = kernel_of(mode);
-  TRY(cuda_status(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes), what));
-  TRY(cuda_status(launch_chained(kernel.run, dim3(device.sms), kernel.threads, plan.shared_bytes, stream, a), what));
-  const auto columns = static_cast<unsigned>(ceil_div(shape.hidden, kCombineThreads * kCombineColumns));
-  return cuda_status(launch_chained(combine_kernel, dim3(columns, rows), kCombineThreads, 0, stream, a),
-                     "combine of " + what);
+  TRY(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes), what));
+  TRY(cuda_status(launch_chained(kernel, dim3(device.sms), kExpertThreads, plan.shared_bytes, stream, a), what));
+  const int64_t warps = rows * ceil_div(shape.hidden, kCombineColumns);
+  const auto blocks = static_cast<unsigned>(ceil_div(warps, kCombineThreads / 32));
+  return cuda_status(launch_chained(combine_kernel, dim3(blocks), kCombineThreads, 0, stream, a), "combine of " + what);
 }
 
 }  // namespace
@@ -175,7 +177,8 @@ int64_t expert_workspace_bytes(const ExpertShape& shape, int32_t max_rows) {
 
 Status init_expert_workspace(const ExpertShape& shape, int32_t max_rows, void* workspace, cudaStream_t stream) {
   const Workspace w = layout_workspace(shape, std::min(max_rows, kMaxRows));
-  return cuda_status(cudaMemsetAsync(workspace, 0, static_cast<size_t>(w.slot), stream), "clearing the experts' counters");
+  return cuda_status(cudaMemsetAsync(workspace, 0, static_cast<size_t>(w.slot), stream),
+                     "clearing the experts' counters");
 }
 
 Status run_experts(const ExpertShape& shape, const ExpertDevice& device, const ExpertsArgs& args, cudaStream_t stream) {

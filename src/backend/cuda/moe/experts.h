@@ -1,6 +1,6 @@
-// The routed INT4 experts of one MoE layer on a GPU: lists → gate_up → SiLU → down → combine, from routing ids and weights.
-// Weights are packed once on the device (pack_*), then launches read only them and a workspace that the caller owns;
-// nothing is allocated here, so launches can be captured into a CUDA graph.
+// The routed INT4 experts of one MoE layer on a GPU: lists → gate_up → SiLU → down → combine, from routing ids and
+// weights. Weights are packed once on the device (pack_*), then launches read only them and a workspace that the caller
+// owns; nothing is allocated here, so launches can be captured into a CUDA graph.
 //
 // A row's bits depend on its own activations, ids and weights only: not on the other rows, their number or order.
 #pragma once
@@ -20,8 +20,8 @@ Result<ExpertDevice> expert_device();
 
 // --- weights ---
 
-// Quantised weights of one projection of one expert in checkpoint order, on the device: value i of a row is nibble i mod 8
-// of word i / 8, as q + 8; w = (nibble − 8) · scale of its group of 32.
+// Quantised weights of one projection of one expert in checkpoint order, on the device: value i of a row is nibble i
+// mod 8 of word i / 8, as q + 8; w = (nibble − 8) · scale of its group of 32.
 struct ExpertMatrix {
   const uint32_t* words = nullptr;   // [out, in / 8]
   const uint16_t* scales = nullptr;  // [out, in / 32] bf16
@@ -44,7 +44,7 @@ struct ExpertsArgs {
   const float* weights = nullptr;  // [rows, top_k]
   void* out = nullptr;             // [rows, hidden] bf16
   int32_t rows = 0;
-  void* workspace = nullptr;  // expert_workspace_bytes(…, ≥ rows), 256-byte aligned
+  void* workspace = nullptr;       // expert_workspace_bytes(…, ≥ rows), 256-byte aligned
   std::optional<ExpertMode> mode;  // for tests and measurements; the bits don't depend on it
 };
 

@@ -1,17 +1,18 @@
 // What:    out[t] = Σ over the experts e of token t, ascending: w[t,e] · W2[e]·(silu(Wg[e]·x[t]) ⊙ (Wu[e]·x[t]))
-// Shapes:  x [T, D] bf16 · ids [T, K], −1: none · W packed INT4 (layout.h) · h [T·K, I], y [T·K, D] bf16 by slot · out [T, D]
-// Mapping: one persistent CTA an SM: 8 consumer warps, one that streams weights, three that bring activations or finish
+// Shapes:  x [T, D] bf16 · ids [T, K], −1: none · W packed INT4 (layout.h) · h [T·K, I], y [T·K, D] bf16 by slot · out
+// [T, D] Mapping: one persistent CTA an SM: 8 consumer warps, one that streams weights, three that bring activations or
+// finish
 //          sums. CTAs claim units (plan.h), all of gate_up, then all of down, and stream them through one ring
-//          of stages that never drains: the weight warp waits for nothing but a free stage. Down waits for gate_up by one
-//          counter a tile. The lists (tokens of each expert) are built by every CTA for itself, in shared memory.
+//          of stages that never drains: the weight warp waits for nothing but a free stage. Down waits for gate_up by
+//          one counter a tile. The lists (tokens of each expert) are built by every CTA for itself, in shared memory.
 // Bound:   bytes = active experts · 3·D·I·(4 + 16/32)/8 once; arithmetic 1440 cycles a stage of 65,536 weights on an SM
 //          against about 1900 for its bytes (H200, ≤ 8 tokens a tile): docs/kernels/experts.md
 // Seen:    bench/results/h200/experts*.json
 // Limits:  plan.h check_expert_shape; rows a launch: max_launch_rows
 //
 // A token's bits depend on its own row only. Every output is one chain per segment of K: per group of 32, t = two
-// m16n8k16 steps over q − 8 (exact in bf16), acc = fma(scale, t, acc); segments in order; experts ascending. Columns of an
-// MMA do not see each other, and wgmma gives the bits of mma.sync (tests/gpu checks that), so tile sizes, modes and
+// m16n8k16 steps over q − 8 (exact in bf16), acc = fma(scale, t, acc); segments in order; experts ascending. Columns of
+// an MMA do not see each other, and wgmma gives the bits of mma.sync (tests/gpu checks that), so tile sizes, modes and
 // neighbours cannot show.
 #pragma once
 
@@ -35,7 +36,7 @@ struct ExpertKernelArgs {
   uint32_t* claimed;           // units that CTAs have taken beyond their first; zero between launches
   uint32_t* ready;             // [tiles] finished 16-row tiles of gate_up; zero between launches
   int32_t rows, top_k, experts, hidden, inter;
-  uint32_t top_k_inverse;      // ceil(2³² / top_k): i / top_k without a division
+  uint32_t top_k_inverse;  // ceil(2³² / top_k): i / top_k without a division
   int32_t tiles, tiles_offset, tokens_offset, ring_offset, ring_stages;
 };
 
@@ -45,35 +46,32 @@ struct TokenTile {
   uint32_t slot0;
 };
 
+inline constexpr int kConsumers = 8;
 inline constexpr int kHelpers = 3;
+inline constexpr int kExpertThreads = (kConsumers + 1 + kHelpers) * 32;
 
-// The first kBarrierBytes of shared memory: pairs (full, empty) of barriers of the ring, the partial sums and the queue of
-// units; the queue; the carries of the lists' scan.
+// The first kBarrierBytes of shared memory: pairs (full, empty) of barriers of the ring, the partial sums and the queue
+// of units; the queue; the carries of the lists' scan.
 inline constexpr int kPartialBarOffset = kMaxRingStages * 16;
 inline constexpr int kQueueBarOffset = kPartialBarOffset + 2 * 16;
 inline constexpr int kQueueOffset = kQueueBarOffset + 4 * 16;
 inline constexpr int kCarryOffset = kQueueOffset + 16;
-static_assert(kCarryOffset + 20 * 8 <= kBarrierBytes);
+static_assert(kCarryOffset + kExpertThreads / 32 * 8 <= kBarrierBytes);
 
-// kMt: 16-row tiles of a consumer warp; kGroups: of 8 tokens, at most.
+// kMt: 16-row tiles of a consumer warp; kGroups: of 8 tokens, at most; kStatic: units are dealt, not claimed.
 template <int Mt>
 struct SplitConfig {
   static constexpr bool kSplit = true, kCoreMatrices = false, kStatic = Mt == 1;
-  static constexpr int kConsumers = 8, kThreads = (kConsumers + 4) * 32;
   static constexpr int kMt = Mt, kTokens = 2 * Mt, kGroups = 1;
   static constexpr int kStage = (kStageWeightBytes + kTokens * (16 / Mt * kBlockK * 2 + 16) + 127) / 128 * 128;
-  static constexpr int kConsumerRegisters = 0;  // 0: an equal share
 };
 // Above 16 tokens a tile goes by wgmma, which wants the activations as core matrices (8 tokens × 16 bytes).
-template <int Groups, int Warps>
+template <int Groups>
 struct WideConfig {
   static constexpr bool kSplit = false, kCoreMatrices = Groups > 2, kStatic = false;
-  static constexpr int kConsumers = Warps, kThreads = (kConsumers + 4) * 32;
-  static constexpr int kMt = 32 / Warps, kTokens = 8 * Groups, kGroups = Groups;
+  static constexpr int kMt = 4, kTokens = 8 * Groups, kGroups = Groups;
   static constexpr int kStage =
       (kStageWeightBytes + kTokens * (kBlockK * 2 + (kCoreMatrices ? 0 : 16)) + 127) / 128 * 128;
-  static constexpr int kConsumerRegisters = Warps == 16 ? 112 : Groups > 1 ? 232 : 0;
-  static constexpr int kProducerRegisters = Warps == 16 ? 32 : 40;
 };
 
 // --- arithmetic ---
@@ -99,8 +97,8 @@ __device__ inline float2 row_scales(const uint4& s, int j) {
                      __uint_as_float(j & 1 ? hi & 0xffff0000u : hi << 16));
 }
 
-// acc += W[Mt tiles, 128 K] · activations, G groups of 8 tokens. words, scales: this lane's vectors of the first tile; b:
-// this lane's ldmatrix row of each token group, groups of 32 K b_step apart.
+// acc += W[Mt tiles, 128 K] · activations, G groups of 8 tokens. words, scales: this lane's vectors of the first tile;
+// b: this lane's ldmatrix row of each token group, groups of 32 K b_step apart.
 template <int Mt, int G>
 __device__ __forceinline__ void multiply_mma(float (&acc)[Mt][4 * G], uint32_t words, uint32_t scales,
                                              const uint32_t (&b)[G], uint32_t b_step) {
@@ -159,8 +157,8 @@ struct WgmmaOperands {
   }
 };
 
-// The same by wgmma, bit for bit. A step is one tile × one group of 32; its sums are scaled while the next one's are on the
-// tensor cores. `prefetch` fills `in` for the next stage meanwhile.
+// The same by wgmma, bit for bit. A step is one tile × one group of 32; its sums are scaled while the next one's are on
+// the tensor cores. `prefetch` fills `in` for the next stage meanwhile.
 template <int Mt, int G, class Prefetch>
 __device__ __forceinline__ void multiply_wgmma(float (&acc)[Mt][4 * G], WgmmaOperands<Mt>& in, uint32_t block, int lane,
                                                uint64_t b, uint32_t piece, Prefetch prefetch) {
@@ -209,10 +207,14 @@ __device__ inline uint32_t pack_bf16(float lo, float hi) {
 // N results in a row, as one store.
 template <int N>
 __device__ __forceinline__ void store_values(bf16* p, const bf16 (&v)[N]) {
-  if constexpr (N == 8) *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(v);
-  else if constexpr (N == 4) *reinterpret_cast<uint2*>(p) = *reinterpret_cast<const uint2*>(v);
-  else if constexpr (N == 2) *reinterpret_cast<uint32_t*>(p) = *reinterpret_cast<const uint32_t*>(v);
-  else *p = v[0];
+  if constexpr (N == 8)
+    *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(v);
+  else if constexpr (N == 4)
+    *reinterpret_cast<uint2*>(p) = *reinterpret_cast<const uint2*>(v);
+  else if constexpr (N == 2)
+    *reinterpret_cast<uint32_t*>(p) = *reinterpret_cast<const uint32_t*>(v);
+  else
+    *p = v[0];
 }
 
 template <int Mt, int R>
@@ -230,46 +232,57 @@ __device__ inline int divide_by_top_k(const ExpertKernelArgs& a, int i) {
 }
 
 // Every CTA lists the tokens of all experts for itself: a bit per (expert, row), so that ranks don't depend on timing.
-// Returns the number of tiles. Scratch is where the ring will be.
-template <int Threads>
-__device__ __forceinline__ int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int tile_tokens) {
+// Scratch is where the ring will be.
+struct ListScratch {
+  int pitch;         // odd, words an expert
+  uint32_t* bits;    // [experts, pitch]
+  uint32_t* first;   // [experts] tokens, then first slot
+  uint16_t* before;  // [experts, pitch] tokens in earlier words
+  uint16_t* ids;     // [slots]; kMaxExperts: none
+
+  __device__ ListScratch(const ExpertKernelArgs& a, uint8_t* smem) {
+    pitch = (a.rows + 31) / 32 | 1;
+    bits = reinterpret_cast<uint32_t*>(smem + a.ring_offset);
+    first = bits + a.experts * pitch;
+    before = reinterpret_cast<uint16_t*>(first + a.experts);
+    ids = before + a.experts * pitch;
+  }
+};
+
+__device__ inline void mark_tokens(const ExpertKernelArgs& a, const ListScratch& l) {
   constexpr int kBatch = 8;  // loads in flight
-  const int tid = threadIdx.x, words = (a.rows + 31) / 32, pitch = words | 1, slots = a.rows * a.top_k;
-  uint32_t* bits = reinterpret_cast<uint32_t*>(smem + a.ring_offset);             // [experts, pitch]
-  uint32_t* first = bits + a.experts * pitch;                                     // [experts] first slot
-  uint16_t* before = reinterpret_cast<uint16_t*>(first + a.experts);              // [experts, pitch] tokens in earlier words
-  uint16_t* ids = before + a.experts * pitch;                                     // [slots]; kMaxExperts: none
-  uint2* carry = reinterpret_cast<uint2*>(smem + kCarryOffset);
-  for (int i = tid; i < a.experts * pitch; i += Threads) bits[i] = 0;
-  __syncthreads();
-  for (int i0 = tid; i0 < slots; i0 += kBatch * Threads) {
+  const int slots = a.rows * a.top_k;
+  for (int i0 = threadIdx.x; i0 < slots; i0 += kBatch * kExpertThreads) {
     int id[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = i0 + j * Threads;
+      const int i = i0 + j * kExpertThreads;
       id[j] = i < slots ? a.ids[i] : -1;
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = i0 + j * Threads, t = divide_by_top_k(a, i);
+      const int i = i0 + j * kExpertThreads, t = divide_by_top_k(a, i);
       const bool valid = id[j] >= 0 && id[j] < a.experts;
-      if (valid) atomicOr(&bits[id[j] * pitch + t / 32], 1u << (t & 31));
-      if (i < slots) ids[i] = static_cast<uint16_t>(valid ? id[j] : kMaxExperts);
+      if (valid) atomicOr(&l.bits[id[j] * l.pitch + t / 32], 1u << (t & 31));
+      if (i < slots) l.ids[i] = static_cast<uint16_t>(valid ? id[j] : kMaxExperts);
     }
   }
-  __syncthreads();
+}
 
-  const int per_thread = (a.experts + Threads - 1) / Threads, e0 = tid * per_thread;
+// Counts, first slots and tiles of all experts; returns the number of tiles.
+__device__ inline int lay_out_tiles(const ExpertKernelArgs& a, uint8_t* smem, const ListScratch& l, int tile_tokens) {
+  const int tid = threadIdx.x, words = (a.rows + 31) / 32;
+  const int per_thread = (a.experts + kExpertThreads - 1) / kExpertThreads, e0 = tid * per_thread;
   const int e1 = min(e0 + per_thread, a.experts);
   int n_sum = 0, tile_sum = 0;
   for (int e = e0; e < e1; ++e) {
     int n = 0;
 #pragma unroll 4
     for (int w = 0; w < words; ++w) {
-      before[e * pitch + w] = static_cast<uint16_t>(n);
-      n += __popc(bits[e * pitch + w]);
+      l.before[e * l.pitch + w] = static_cast<uint16_t>(n);
+      n += __popc(l.bits[e * l.pitch + w]);
     }
-    first[e] = n;
+    l.first[e] = n;
     n_sum += n;
     tile_sum += (n + tile_tokens - 1) / tile_tokens;
   }
@@ -278,11 +291,12 @@ __device__ __forceinline__ int build_lists(const ExpertKernelArgs& a, uint8_t* s
     const int u = __shfl_up_sync(~0u, n_end, d), v = __shfl_up_sync(~0u, tile_end, d);
     if (tid % 32 >= d) n_end += u, tile_end += v;
   }
+  uint2* carry = reinterpret_cast<uint2*>(smem + kCarryOffset);
   if (tid % 32 == 31) carry[tid / 32] = make_uint2(n_end, tile_end);
   __syncthreads();
   int all_tiles = 0;
 #pragma unroll
-  for (int w = 0; w < Threads / 32; ++w) {
+  for (int w = 0; w < kExpertThreads / 32; ++w) {
     const uint2 c = carry[w];
     if (w < tid / 32) n_end += c.x, tile_end += c.y;
     all_tiles += c.y;
@@ -290,38 +304,56 @@ __device__ __forceinline__ int build_lists(const ExpertKernelArgs& a, uint8_t* s
   TokenTile* tiles = reinterpret_cast<TokenTile*>(smem + a.tiles_offset);
   int slot = n_end - n_sum, tile = tile_end - tile_sum;
   for (int e = e0; e < e1; ++e) {
-    const int n = first[e];
-    first[e] = slot;
+    const int n = l.first[e];
+    l.first[e] = slot;
     for (int i = 0; i < n; i += tile_tokens)
-      tiles[tile++] = {static_cast<uint16_t>(e), static_cast<uint16_t>(min(tile_tokens, n - i)), static_cast<uint32_t>(slot + i)};
+      tiles[tile++] = {static_cast<uint16_t>(e), static_cast<uint16_t>(min(tile_tokens, n - i)),
+                       static_cast<uint32_t>(slot + i)};
     slot += n;
   }
-  __syncthreads();
-
-  uint16_t* tokens = reinterpret_cast<uint16_t*>(smem + a.tokens_offset);
-  const int share = (slots + gridDim.x - 1) / gridDim.x, slot0 = blockIdx.x * share, slot1 = slot0 + share;
-#pragma unroll 4
-  for (int i = tid; i < slots; i += Threads) {
-    const int e = ids[i], t = divide_by_top_k(a, i);
-    int s = -1;
-    if (e < kMaxExperts) {
-      s = first[e] + before[e * pitch + t / 32] + __popc(bits[e * pitch + t / 32] & ((1u << (t & 31)) - 1));
-      tokens[s] = static_cast<uint16_t>(t);
-    }
-    if (i >= slot0 && i < slot1) a.slot[i] = s;
-  }
-  __syncthreads();
   return all_tiles;
+}
+
+// The row of every slot, and this CTA's share of the slots of every (row, choice).
+__device__ inline void list_tokens(const ExpertKernelArgs& a, uint8_t* smem, const ListScratch& l) {
+  const int slots = a.rows * a.top_k, share = (slots + gridDim.x - 1) / gridDim.x;
+  const int share_begin = blockIdx.x * share, share_end = share_begin + share;
+  uint16_t* tokens = reinterpret_cast<uint16_t*>(smem + a.tokens_offset);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < slots; i += kExpertThreads) {
+    const int e = l.ids[i], t = divide_by_top_k(a, i), word = e * l.pitch + t / 32;
+    int slot = -1;
+    if (e < kMaxExperts) {
+      slot = l.first[e] + l.before[word] + __popc(l.bits[word] & ((1u << (t & 31)) - 1));
+      tokens[slot] = static_cast<uint16_t>(t);
+    }
+    if (i >= share_begin && i < share_end) a.slot[i] = slot;
+  }
+}
+
+__device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int tile_tokens) {
+  const ListScratch l(a, smem);
+  for (int i = threadIdx.x; i < a.experts * l.pitch; i += kExpertThreads) l.bits[i] = 0;
+  __syncthreads();
+  mark_tokens(a, l);
+  __syncthreads();
+  const int tiles = lay_out_tiles(a, smem, l, tile_tokens);
+  __syncthreads();
+  list_tokens(a, smem, l);
+  proxy_fence();  // the scratch becomes the ring
+  __syncthreads();
+  return tiles;
 }
 
 // --- schedule ---
 
-// Units are claimed one by one, gate_up of all tiles first, then down, each in ascending order; so whatever a unit waits
-// for is in work or done. A CTA's first unit is its index. The weight warp claims and queues them for the other warps.
+// Units are claimed one by one, gate_up of all tiles first, then down, each in ascending order; so whatever a unit
+// waits for is in work or done. A CTA's first unit is its index. The weight warp claims and queues them for the other
+// warps.
 struct Unit {
   int phase, tile_index, index, count;  // index: among the tile's units; count: running number in this CTA
   TokenTile tile;
-  int tiles16;                          // 16-row tiles that exist
+  int tiles16;  // 16-row tiles that exist
 };
 
 inline constexpr int kQueue = 4;  // units queued beyond the one in work
@@ -415,7 +447,8 @@ __device__ inline uint32_t partial_bar(uint32_t bars, int buffer) { return bars 
 
 // A split unit on one consumer warp: Mt tiles of one segment; the sum goes to a buffer of partial sums.
 template <class C, int Mt>
-__device__ __forceinline__ void consume_split(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, const Unit& unit) {
+__device__ __forceinline__ void consume_split(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem,
+                                              const Unit& unit) {
   const PhasePlan& p = a.phase[unit.phase];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, n = unit.tile.n;
   const int segment = warp & (p.segments - 1), tile0 = warp / p.segments * Mt;
@@ -491,8 +524,9 @@ __device__ __forceinline__ void store_rows(const ExpertKernelArgs& a, const Unit
 
 // A wide unit on one consumer warp: C::kMt tiles (64 or 32 rows), G ≤ 2 groups of 8 tokens.
 template <class C, int G>
-__device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, const Unit& unit) {
-  constexpr int kMt = 32 / C::kConsumers, kPitch = kBlockK * 2 + 16, kPiece = C::kGroups * 128;
+__device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem,
+                                             const Unit& unit) {
+  constexpr int kMt = 4, kPitch = kBlockK * 2 + 16, kPiece = C::kGroups * 128;
   const PhasePlan& p = a.phase[unit.phase];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, n = unit.tile.n;
   const bool has_rows = warp * kMt < unit.tiles16;
@@ -560,7 +594,8 @@ __device__ __forceinline__ void consume_wgmma(const ExpertKernelArgs& a, Ring<C>
 
 // A unit whose K is one stage, on one consumer warp: Mt tiles, all segments (one K block each).
 template <class C, int Mt>
-__device__ __forceinline__ void consume_whole(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, const Unit& unit) {
+__device__ __forceinline__ void consume_whole(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem,
+                                              const Unit& unit) {
   const PhasePlan& p = a.phase[unit.phase];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, n = unit.tile.n;
   const int tile0 = warp * Mt, pitch = p.side * (kBlockK * 2) + 16;
@@ -573,8 +608,8 @@ __device__ __forceinline__ void consume_whole(const ExpertKernelArgs& a, Ring<C>
     for (int block = 0; block < p.k_blocks; ++block) {
       float acc[Mt][4] = {};
       const uint32_t b[1] = {lane % 8 < n ? row + block * (kBlockK * 2) : zeros};
-      multiply_mma<Mt, 1>(acc, w + block * kBlockBytes + lane * 16, w + block * kBlockBytes + kTileNibbleBytes + g * 16, b,
-                          kGroup * 2);
+      multiply_mma<Mt, 1>(acc, w + block * kBlockBytes + lane * 16, w + block * kBlockBytes + kTileNibbleBytes + g * 16,
+                          b, kGroup * 2);
       add_segment(total, acc);
     }
   __syncwarp();
@@ -589,9 +624,12 @@ __device__ __forceinline__ void consume(const ExpertKernelArgs& a, Ring<C>& ring
     if constexpr (C::kSplit) {
       const PhasePlan& p = a.phase[unit.phase];
       if (p.walk == Walk::kWhole) {
-        if (p.warp_tiles == 4) consume_whole<C, 4>(a, ring, smem, unit);
-        else if (p.warp_tiles == 2) consume_whole<C, 2>(a, ring, smem, unit);
-        else consume_whole<C, 1>(a, ring, smem, unit);
+        if (p.warp_tiles == 4)
+          consume_whole<C, 4>(a, ring, smem, unit);
+        else if (p.warp_tiles == 2)
+          consume_whole<C, 2>(a, ring, smem, unit);
+        else
+          consume_whole<C, 1>(a, ring, smem, unit);
       } else if (p.walk == Walk::kWide) {
         consume_wide<C, 1>(a, ring, smem, unit);
       } else if (C::kMt == 4 || p.warp_tiles == 4) {
@@ -601,11 +639,15 @@ __device__ __forceinline__ void consume(const ExpertKernelArgs& a, Ring<C>& ring
       }
     } else {
       const int n = unit.tile.n;
-      if (C::kGroups == 1 || n <= 8) consume_wide<C, 1>(a, ring, smem, unit);
-      else if (C::kGroups == 2 || n <= 16) consume_wide<C, 2>(a, ring, smem, unit);
+      if (C::kGroups == 1 || n <= 8)
+        consume_wide<C, 1>(a, ring, smem, unit);
+      else if (C::kGroups == 2 || n <= 16)
+        consume_wide<C, 2>(a, ring, smem, unit);
       else if constexpr (C::kGroups > 2) {
-        if (n <= 24) consume_wgmma<C, 3>(a, ring, unit);
-        else consume_wgmma<C, 4>(a, ring, unit);
+        if (n <= 24)
+          consume_wgmma<C, 3>(a, ring, unit);
+        else
+          consume_wgmma<C, 4>(a, ring, unit);
       }
     }
   });
@@ -633,7 +675,8 @@ __device__ __forceinline__ void stream_weights(const ExpertKernelArgs& a, Ring<C
         const int bytes = unit.tiles16 * kTileBytes;
         if (lane < blocks)
           bulk_copy(ring.data() + lane * bytes,
-                    expert + first_tile / kTiles * row_bytes + (block + lane) * kBlockBytes + first_tile % kTiles * kTileBytes,
+                    expert + first_tile / kTiles * row_bytes + (block + lane) * kBlockBytes +
+                        first_tile % kTiles * kTileBytes,
                     bytes, ring.full(), policy);
       } else if (lane < copies) {
         bulk_copy(ring.data() + lane * p.side * kBlockBytes,
@@ -682,8 +725,8 @@ __device__ __forceinline__ void bring_rows(const ExpertKernelArgs& a, Ring<C>& r
       if (lane == 0) barrier_arrive_expect(ring.full(), n * blocks * kBlockK * 2);
       __syncwarp();
       if (lane < n)
-        bulk_copy(ring.data() + kStageWeightBytes + lane * pitch, row + block * kBlockK, blocks * kBlockK * 2, ring.full(),
-                  policy);
+        bulk_copy(ring.data() + kStageWeightBytes + lane * pitch, row + block * kBlockK, blocks * kBlockK * 2,
+                  ring.full(), policy);
       ring.next();
       walk.next(p);
     }
@@ -697,7 +740,7 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
   constexpr int kPiece = C::kGroups * 128;
   const int lane = threadIdx.x % 32;
   const uint16_t* tokens = reinterpret_cast<const uint16_t*>(smem + a.tokens_offset);
-  int complete = 0, turn = threadIdx.x / 32 - C::kConsumers - 1;
+  int complete = 0, turn = threadIdx.x / 32 - kConsumers - 1;
   for_each_unit(a, smem, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     const int n = unit.tile.n;
@@ -724,7 +767,8 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
         if (i * 8 < n) {
 #pragma unroll
           for (int piece = 0; piece < 4; ++piece)
-            copy_16(dst + i * 128 + piece * 4 * kPiece, row[i] + walk.block * kBlockK + piece * 32, i * 8 + lane / 4 < n);
+            copy_16(dst + i * 128 + piece * 4 * kPiece, row[i] + walk.block * kBlockK + piece * 32,
+                    i * 8 + lane / 4 < n);
         }
       copy_wait_all();
       proxy_fence();  // here, once a stage: in the consumers it costs a fifth of their time
@@ -736,8 +780,9 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
 
 // Split walks: two warps add a unit's partial sums in segment order and store h or y.
 template <class C>
-__device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Ring<C>& ring, const uint8_t* smem, int n_tiles) {
-  const int lane = threadIdx.x % 32, worker = threadIdx.x - (C::kConsumers + 2) * 32;  // 0 … 63
+__device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Ring<C>& ring, const uint8_t* smem,
+                                            int n_tiles) {
+  const int lane = threadIdx.x % 32, worker = threadIdx.x - (kConsumers + 2) * 32;  // 0 … 63
   for_each_unit(a, smem, [&](const Unit& unit) {
     const PhasePlan& p = a.phase[unit.phase];
     if (p.walk != Walk::kSplit) return;
@@ -753,14 +798,15 @@ __device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Rin
     for (int token = 0; token < unit.tile.n; ++token) {
       const int64_t slot = unit.tile.slot0 + token;
       for (int r = worker; r < unit.tiles16 * 8; r += 64) {  // results (h) or pairs of them (y), in order of memory
-        const int l = r % (8 * block_tiles), tile = r / (8 * block_tiles) * block_tiles + l % block_tiles, g = l / block_tiles;
+        const int l = r % (8 * block_tiles), tile = r / (8 * block_tiles) * block_tiles + l % block_tiles,
+                  g = l / block_tiles;
         const int global_tile = unit.index * p.unit_tiles + tile;
         const float lo = sum(token, tile * kTileRows + g), hi = sum(token, tile * kTileRows + g + 8);
         if (unit.phase == 0)
           a.h[slot * a.inter + global_tile / kTiles * 32 + 4 * g + global_tile % kTiles] = silu_mul(lo, hi);
         else
-          *reinterpret_cast<uint32_t*>(a.y + slot * a.hidden + global_tile / kTiles * 64 + 8 * g + global_tile % kTiles * 2) =
-              pack_bf16(lo, hi);
+          *reinterpret_cast<uint32_t*>(a.y + slot * a.hidden + global_tile / kTiles * 64 + 8 * g +
+                                       global_tile % kTiles * 2) = pack_bf16(lo, hi);
       }
     }
     if (unit.phase == 0) proxy_fence();
@@ -775,42 +821,44 @@ __device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Rin
 // --- kernels ---
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) experts_kernel(const __grid_constant__ ExpertKernelArgs a) {
+__global__ void __launch_bounds__(kExpertThreads, 1) experts_kernel(const __grid_constant__ ExpertKernelArgs a) {
   extern __shared__ __align__(1024) uint8_t smem[];
   const int warp = threadIdx.x / 32;
   Ring<C> ring{shared_address(smem + a.ring_offset), shared_address(smem), a.ring_stages};
   if (threadIdx.x == 0) {
     for (int s = 0; s < a.ring_stages; ++s) {
       barrier_init(ring.bars + s * 16, 2);  // full: weights, activations
-      barrier_init(ring.bars + s * 16 + 8, C::kConsumers);
+      barrier_init(ring.bars + s * 16 + 8, kConsumers);
     }
     for (int b = 0; b < 2; ++b) {
-      barrier_init(partial_bar(ring.bars, b), C::kConsumers);
+      barrier_init(partial_bar(ring.bars, b), kConsumers);
       barrier_init(partial_bar(ring.bars, b) + 8, 2);
     }
     for (int q = 0; q < kQueue; ++q) {
       barrier_init(queue_bar(ring.bars, q), 1);
-      barrier_init(queue_bar(ring.bars, q) + 8, C::kConsumers + (C::kCoreMatrices ? kHelpers : C::kSplit ? 3 : 1));
+      barrier_init(queue_bar(ring.bars, q) + 8, kConsumers + (C::kCoreMatrices ? kHelpers : C::kSplit ? 3 : 1));
     }
     barrier_init_fence();
   }
   if (threadIdx.x < kZeroBytes / 4) reinterpret_cast<uint32_t*>(smem + kBarrierBytes)[threadIdx.x] = 0;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int n_tiles = build_lists<C::kThreads>(a, smem, C::kTokens);
-  proxy_fence();  // the lists' scratch becomes the ring
-  __syncthreads();
+  const int n_tiles = build_lists(a, smem, C::kTokens);
 
-  if (warp < C::kConsumers) {
-    if constexpr (C::kConsumerRegisters > 0) raise_registers<C::kConsumerRegisters>();
+  if (warp < kConsumers) {
+    if constexpr (C::kGroups > 1) raise_registers<232>();
     consume<C>(a, ring, smem, n_tiles);
     return;
   }
-  if constexpr (C::kConsumerRegisters > 0) lower_registers<C::kProducerRegisters>();
-  if (warp == C::kConsumers) stream_weights<C>(a, ring, smem, n_tiles);
-  else if constexpr (C::kCoreMatrices) bring_core_matrices<C>(a, ring, smem, n_tiles);
-  else if (warp == C::kConsumers + 1) bring_rows<C>(a, ring, smem, n_tiles);
-  else if constexpr (C::kSplit) finish_sums<C>(a, ring, smem, n_tiles);
+  if constexpr (C::kGroups > 1) lower_registers<40>();
+  if (warp == kConsumers)
+    stream_weights<C>(a, ring, smem, n_tiles);
+  else if constexpr (C::kCoreMatrices)
+    bring_core_matrices<C>(a, ring, smem, n_tiles);
+  else if (warp == kConsumers + 1)
+    bring_rows<C>(a, ring, smem, n_tiles);
+  else if constexpr (C::kSplit)
+    finish_sums<C>(a, ring, smem, n_tiles);
 }
 
 }  // namespace ddtree::cuda

@@ -1,12 +1,13 @@
-// Packed INT4 expert weights: where each weight and scale lies. Pure index arithmetic, for the repack kernel, the expert
-// kernels and the tests on the host.
+// Packed INT4 expert weights: where each weight and scale lies. Pure index arithmetic, for the repack kernel, the
+// expert kernels and the tests on the host.
 //
 // A block holds 64 rows × 128 K of one expert: four tiles of 16 rows, each 1024 bytes of nibbles and 128 bytes of bf16
 // scales. Blocks of a row block are contiguous along K, row blocks follow each other, then experts.
 //   gate_up  [E, inter / 32, hidden / 128] blocks: rows 0 … 31 are gate rows, 32 … 63 the up rows of the same values
 //   down     [E, hidden / 64, inter / 128] blocks
-// Inside a tile, lane l of a warp finds its A fragments of mma.m16n8k16 (the wgmma ones are the same) in 16-byte vectors;
-// rows are dealt so that gate and up of a value meet in one lane, and a lane's results are neighbours in memory.
+// Inside a tile, lane l of a warp finds its A fragments of mma.m16n8k16 (the wgmma ones are the same) in 16-byte
+// vectors; rows are dealt so that gate and up of a value meet in one lane, and a lane's results are neighbours in
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -57,9 +58,9 @@ constexpr WordPlace word_place(int i) {
   return {lane / 4, (i / 128) * 4 + i % 4, lane % 4};
 }
 
-// The packed word from 16 consecutive weights of row g (lo[0], lo[1]: checkpoint words, 8 nibbles each, the first in the
-// low bits) and of row g + 8 (hi). Nibble n = 2·(upper half of the step) + half, plus 4 for odd k. The word is rotated by
-// 3: then (w >> 4n) & 0x00780078 has a pair of weights in mantissa bits 3 … 6 of two bf16 values.
+// The packed word from 16 consecutive weights of row g (lo[0], lo[1]: checkpoint words, 8 nibbles each, the first in
+// the low bits) and of row g + 8 (hi). Nibble n = 2·(upper half of the step) + half, plus 4 for odd k. The word is
+// rotated by 3: then (w >> 4n) & 0x00780078 has a pair of weights in mantissa bits 3 … 6 of two bf16 values.
 constexpr uint32_t pack_word(const uint32_t lo[2], const uint32_t hi[2], int quad_lane) {
   uint32_t w = 0;
   for (int upper = 0; upper < 2; ++upper) {

@@ -1,8 +1,7 @@
 // What:    checkpoint order → packed blocks (layout.h) of one expert
-// Shapes:  words [R, K/8] u32, scales [R, K/32] bf16, each of gate, up and down → [row blocks, K/128] blocks of 4608 bytes
-// Mapping: one CTA a block; a thread builds packed words from two rows' words each
-// Bound:   bytes, read and written once: 19 GB a layer of Kimi K2.6
-// Limits:  hidden and inter multiples of 128 (check_expert_shape)
+// Shapes:  words [R, K/8] u32, scales [R, K/32] bf16, each of gate, up and down → [row blocks, K/128] blocks of 4608
+// bytes Mapping: one CTA a block; a thread builds packed words from two rows' words each Bound:   bytes, read and
+// written once: 19 GB a layer of Kimi K2.6 Limits:  hidden and inter multiples of 128 (check_expert_shape)
 #include <algorithm>
 #include <string>
 
@@ -30,7 +29,9 @@ __global__ void __launch_bounds__(kPackThreads) pack_kernel(const PackArgs a) {
   const int b = blockIdx.x, row_block = b / a.k_blocks, k_block = b % a.k_blocks, tid = threadIdx.x;
   const bool paired = a.projection == Projection::kGateUp;
   const auto source = [&](int row) -> const ExpertMatrix& { return a.source[paired && row >= 32]; };
-  const auto line = [&](int row) { return static_cast<int64_t>(paired ? row_block * 32 + row % 32 : row_block * 64 + row); };
+  const auto line = [&](int row) {
+    return static_cast<int64_t>(paired ? row_block * 32 + row % 32 : row_block * 64 + row);
+  };
   for (int i = tid; i < kBlockRows * kRowWords; i += kPackThreads) {
     const int row = i / kRowWords, word = i % kRowWords;
     rows[row][word] = source(row).words[(line(row) * a.k_blocks + k_block) * kRowWords + word];

@@ -13,8 +13,8 @@ constexpr int32_t kPartialRows = 132;  // 128 rows of a (segment, token), and 4 
 constexpr int32_t kRowPad = 16;        // bytes between activation rows: no bank conflicts for ldmatrix
 
 Error bad(const char* field, int64_t value, const std::string& limit) {
-  return Error{Code::kUnsupported, std::string("INT4 experts on the GPU: ") + field + " = " + std::to_string(value) +
-                                       ", must be " + limit};
+  return Error{Code::kUnsupported,
+               std::string("INT4 experts on the GPU: ") + field + " = " + std::to_string(value) + ", must be " + limit};
 }
 
 int32_t segments_of(int32_t k_blocks) { return k_blocks >= 4 ? 4 : k_blocks >= 2 ? 2 : 1; }
@@ -51,7 +51,8 @@ Walk down_walk(ExpertMode mode, int32_t k_blocks) {
   return k_blocks == 1 || k_blocks == 2 || k_blocks == 4 ? Walk::kWhole : Walk::kSplit;
 }
 
-// Bits per (expert, row), tokens before each word of them, first slot of each expert, ids: built where the ring will be.
+// Bits per (expert, row), tokens before each word of them, first slot of each expert, ids: built where the ring will
+// be.
 int32_t list_scratch_bytes(const ExpertShape& shape, int32_t rows) {
   const int32_t words = (rows + 31) / 32 | 1;
   return shape.experts * (words * 6 + 4) + 2 * rows * shape.top_k;
@@ -128,23 +129,26 @@ int32_t max_launch_rows(const ExpertShape& shape, const ExpertDevice& device, Ex
   int32_t low = 0, high = kMaxRows;
   while (low < high) {
     const int32_t middle = (low + high + 1) / 2;
-    if (fits(middle)) low = middle;
-    else high = middle - 1;
+    if (fits(middle))
+      low = middle;
+    else
+      high = middle - 1;
   }
   return low;
 }
 
 ExpertMode pick_expert_mode(const ExpertShape& shape, const ExpertDevice& device, int32_t rows) {
-  const double slots = static_cast<double>(rows) * shape.top_k;
-  const double per_expert = slots / shape.experts;
-  if (per_expert > 6 && device.wgmma && max_launch_rows(shape, device, ExpertMode::kWide32) > 0)
-    return ExpertMode::kWide32;
-  if (per_expert > 1.5) return ExpertMode::kWide16;
-  if (per_expert > 0.5) return ExpertMode::kWide8;
-  const double tiles = std::min<double>(slots, shape.experts);
-  const double rows_per_sm = tiles * 2 * shape.inter / device.sms;
-  if (rows_per_sm > 192 || rows > 16) return ExpertMode::kSplit128;
-  return rows_per_sm > 64 || rows > 2 ? ExpertMode::kSplit64 : ExpertMode::kSplit32;
+  // Measured on an H200 at Kimi K2.6's shapes (docs/kernels/experts.md): tiles as large as the experts' share of the
+  // rows asks for, and below one row an expert, units as fine as the CTAs ask for.
+  const double slots = static_cast<double>(rows) * shape.top_k, per_expert = slots / shape.experts;
+  if (per_expert > 11 && max_launch_rows(shape, device, ExpertMode::kWide32) > 0) return ExpertMode::kWide32;
+  if (per_expert > 2.7) return ExpertMode::kWide16;
+  const double gate_up_rows = std::min<double>(slots, shape.experts) * 2 * shape.inter / device.sms;  // of a CTA
+  const ExpertMode split = gate_up_rows > 250   ? ExpertMode::kSplit128
+                           : gate_up_rows > 150 ? ExpertMode::kSplit64
+                                                : ExpertMode::kSplit32;
+  return max_launch_rows(shape, device, split) >= rows ? split
+                                                       : ExpertMode::kWide8;  // 99 KB don't hold every split mode
 }
 
 }  // namespace ddtree::cuda

@@ -1,9 +1,9 @@
 // How the expert layer is cut into work for a launch: pure host arithmetic, from shapes and the device's sizes.
 //
-// Tokens of one expert form tiles. A unit is what a CTA takes at a time: one tile × some rows of one projection × all of
-// K. A stage is a unit's step along K: 8 blocks' worth of weights (64 rows × 128 K each) and the tile's activations.
-// The sum over K is one fixed tree whatever the plan: `segments` partial sums, segment j over K blocks j, j + segments, …
-// in order, then added in order. A plan only chooses who walks it:
+// Tokens of one expert form tiles. A unit is what a CTA takes at a time: one tile × some rows of one projection × all
+// of K. A stage is a unit's step along K: 8 blocks' worth of weights (64 rows × 128 K each) and the tile's activations.
+// The sum over K is one fixed tree whatever the plan: `segments` partial sums, segment j over K blocks j, j + segments,
+// … in order, then added in order. A plan only chooses who walks it:
 //   wide   a stage is 512 rows × 1 K block; each consumer warp owns 64 rows and walks the segments one after another
 //   split  a stage is fewer rows × several K blocks; each warp owns one segment, the sums meet in shared memory
 //   whole  a stage is fewer rows × all of a short K; each warp owns its rows and all segments
@@ -50,8 +50,8 @@ struct ExpertDevice {
 struct ExpertPlan {
   ExpertMode mode;
   PhasePlan phase[2];
-  int32_t tile_tokens;     // tokens of a tile at most
-  int32_t tiles_offset;    // bytes into shared memory
+  int32_t tile_tokens;   // tokens of a tile at most
+  int32_t tiles_offset;  // bytes into shared memory
   int32_t tokens_offset;
   int32_t ring_offset;
   int32_t ring_stages;
@@ -60,7 +60,7 @@ struct ExpertPlan {
 
 inline constexpr int32_t kMaxExperts = 512;
 inline constexpr int32_t kMaxTopK = 16;
-inline constexpr int32_t kMaxRows = 1088;    // of one launch
+inline constexpr int32_t kMaxRows = 1088;  // of one launch
 inline constexpr int32_t kMaxRingStages = 16;
 
 // Shared memory before the tables: barriers, scan carries, a line of zeros, then partial sums (split modes).
