@@ -249,9 +249,10 @@ class AttendVerb : public Verb {
  public:
   AttendVerb(Backend& backend, int64_t working_set, int64_t rows)
       : rows_(backend, rows, kHeads * kKey, kHeads * kLatent, kKey, kContext) {
-    const int64_t bytes = rows_.cache().bytes();
-    for (int64_t i = 0; i < std::max<int64_t>(1, working_set / bytes); ++i)
-      caches_.push_back(rows_.tensor(rows_.cache().rows(), kKey, 13));
+    const int64_t cache_rows = rows_.cache().rows();
+    const int64_t copies = std::max<int64_t>(1, working_set / rows_.cache().bytes());
+    const TensorView all = rows_.tensor(copies * cache_rows, kKey, 13);
+    for (int64_t i = 0; i < copies; ++i) caches_.push_back(all.slice(i * cache_rows, cache_rows));
   }
   int copies() const override { return static_cast<int>(caches_.size()); }
   void run(int copy, int64_t rows) override {

@@ -1,39 +1,77 @@
 #include "backend/cpu/head.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/checked.h"
 
 namespace ddtree::cpu {
 
-void TopK::reset(int64_t k, float* values, int32_t* ids) {
+namespace {
+
+constexpr uint32_t kSign = 0x80000000u;
+constexpr int64_t kMergeWork = 64;  // multiply-adds that sorting one key or adding one exponential are worth
+
+// Floats as unsigned numbers of the same order; NaN below all of them, −0 as +0.
+uint64_t make_key(float v, int32_t index) {
+  const uint32_t bits = std::bit_cast<uint32_t>(v + 0.0f);
+  const uint32_t order = std::isnan(v) ? 0 : (bits & kSign) != 0 ? ~bits : bits | kSign;
+  return static_cast<uint64_t>(order) << 32 | ~static_cast<uint32_t>(index);
+}
+
+}  // namespace
+
+float TopK::value(uint64_t key) {
+  const auto order = static_cast<uint32_t>(key >> 32);
+  if (order == 0) return std::numeric_limits<float>::quiet_NaN();
+  return std::bit_cast<float>((order & kSign) != 0 ? order & ~kSign : ~order);
+}
+
+void TopK::reset(int64_t k) {
   k_ = k;
-  size_ = 0;
-  values_ = values;
-  ids_ = ids;
+  size_ = seen_ = 0;
+  open_ = true;
+  keys_.resize(static_cast<size_t>(2 * k + kSlack + kBlock));
 }
 
-bool TopK::before(float a, float b) const { return a > b || (std::isnan(b) && !std::isnan(a)); }
-
-void TopK::insert(float v, int32_t id) {
-  int64_t at = size_ < k_ ? size_++ : k_ - 1;
-  for (; at > 0 && before(v, values_[at - 1]); --at) {
-    values_[at] = values_[at - 1];
-    ids_[at] = ids_[at - 1];
-  }
-  values_[at] = v;
-  ids_[at] = id;
-}
-
-void TopK::add(const KernelTable& kernels, const float* v, int32_t first_id, int64_t n) {
+void TopK::add(const KernelTable& kernels, const float* v, int32_t first_index, int64_t n) {
   if (k_ == 0) return;
-  int64_t i = 0;
-  for (; i < n && (size_ < k_ || std::isnan(values_[k_ - 1])); ++i)
-    if (size_ < k_ || !std::isnan(v[i])) insert(v[i], first_id + static_cast<int32_t>(i));
-  for (; (i = kernels.find_greater(v, i, n, values_[k_ - 1])) < n; ++i)
-    insert(v[i], first_id + static_cast<int32_t>(i));
+  for (int64_t i = 0, step; i < n; i += step) {
+    // A threshold from as many values as are compared with it lets about k of them pass.
+    step = std::min(n - i, std::max(seen_, 2 * k_));
+    add_part(kernels, v + i, first_index + static_cast<int32_t>(i), step);
+    seen_ += step;
+  }
+}
+
+void TopK::add_part(const KernelTable& kernels, const float* v, int32_t first_index, int64_t n) {
+  uint64_t* key = keys_.data() + size_;
+  if (open_) {
+    for (int32_t i = 0; i < n; ++i) key[i] = make_key(v[i], first_index + i);
+    size_ += n;
+  } else {
+    int32_t candidate[kBlock];
+    const int64_t found = kernels.select_greater(v, n, threshold_, candidate);
+    for (int64_t i = 0; i < found; ++i) key[i] = make_key(v[candidate[i]], first_index + candidate[i]);
+    size_ += found;
+  }
+  if (open_ || size_ >= 2 * k_ + kSlack) keep_best();
+}
+
+void TopK::keep_best() {
+  if (size_ <= k_) return;
+  std::nth_element(keys_.begin(), keys_.begin() + k_ - 1, keys_.begin() + size_, std::greater<>());
+  size_ = k_;
+  threshold_ = value(keys_[static_cast<size_t>(k_ - 1)]);
+  open_ = std::isnan(threshold_);
+}
+
+std::span<const uint64_t> TopK::keys() {
+  keep_best();
+  return {keys_.data(), static_cast<size_t>(size_)};
 }
 
 void Head::run(const HeadResult& out, TensorView x, const PackedMatrix& w) {
@@ -56,15 +94,16 @@ void Head::run_rows(const HeadResult& out, TensorView x, const PackedMatrix& w) 
   for (Thread& t : threads_) {  // a thread without work must leave nothing to merge
     t.top.resize(kRowTile);
     t.logits.grow(kRowTile * kBlock);
-    float* values = t.value.grow(kRowTile * k);
-    int32_t* ids = t.id.grow(kRowTile * k);
-    for (int64_t r = 0; r < rows; ++r) t.top[static_cast<size_t>(r)].reset(k, values + r * k, ids + r * k);
+    for (int64_t r = 0; r < rows; ++r) t.top[static_cast<size_t>(r)].reset(k);
   }
   runner_.shares(rows * w.out * w.in, [&](int64_t share, int64_t count) {
     for (int64_t b = blocks * share / count; b < blocks * (share + 1) / count; ++b)
       run_block(out, x, w, b, threads_[static_cast<size_t>(share)]);
   });
-  for (int64_t r = 0; r < rows; ++r) merge_row(out, r, blocks);
+  runner_.shares(rows * (k + blocks) * kMergeWork, [&](int64_t share, int64_t count) {
+    for (int64_t r = rows * share / count; r < rows * (share + 1) / count; ++r)
+      merge_row(out, r, blocks, threads_[static_cast<size_t>(share)].merged);
+  });
 }
 
 void Head::run_block(const HeadResult& out, TensorView x, const PackedMatrix& w, int64_t block, Thread& t) {
@@ -84,24 +123,18 @@ void Head::run_block(const HeadResult& out, TensorView x, const PackedMatrix& w,
   }
 }
 
-// Threads hold ascending parts of the vocabulary: adding their lists in turn keeps ties in order.
-void Head::merge_row(const HeadResult& out, int64_t row, int64_t blocks) {
+void Head::merge_row(const HeadResult& out, int64_t row, int64_t blocks, std::vector<uint64_t>& keys) {
+  keys.clear();
+  for (Thread& t : threads_) {
+    const std::span<const uint64_t> part = t.top[static_cast<size_t>(row)].keys();
+    keys.insert(keys.end(), part.begin(), part.end());
+  }
   const int64_t k = out.top_value.row_elements();
-  float* values = out.top_value.row<float>(row);
-  int32_t* ids = out.top_id.row<int32_t>(row);
-  std::vector<int64_t> at(threads_.size());
+  CHECK_LE(k, static_cast<int64_t>(keys.size()));
+  std::partial_sort(keys.begin(), keys.begin() + k, keys.end(), std::greater<>());
   for (int64_t i = 0; i < k; ++i) {
-    size_t best = threads_.size();
-    const auto value = [&](size_t t) { return threads_[t].value.data()[row * k + at[t]]; };
-    for (size_t t = 0; t < threads_.size(); ++t) {
-      if (at[t] == threads_[t].top[static_cast<size_t>(row)].size()) continue;
-      if (best == threads_.size() || value(t) > value(best) || (std::isnan(value(best)) && !std::isnan(value(t))))
-        best = t;
-    }
-    CHECK_LT(best, threads_.size());
-    values[i] = value(best);
-    ids[i] = threads_[best].id.data()[row * k + at[best]];
-    ++at[best];
+    out.top_value.row<float>(row)[i] = TopK::value(keys[static_cast<size_t>(i)]);
+    out.top_id.row<int32_t>(row)[i] = TopK::index(keys[static_cast<size_t>(i)]);
   }
   const float* max = max_.data() + row * blocks;
   const float* sum = sum_.data() + row * blocks;

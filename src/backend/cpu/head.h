@@ -9,21 +9,31 @@
 
 namespace ddtree::cpu {
 
-// The k largest values with their indices: descending, equal ones by ascending index, NaN last. Indices must come in
-// ascending order.
+// The k largest of a sequence of values with their indices, as keys that order like the results: value descending,
+// equal ones by ascending index, NaN last.
 class TopK {
  public:
-  void reset(int64_t k, float* values, int32_t* ids);
-  void add(const KernelTable& kernels, const float* v, int32_t first_id, int64_t n);
-  int64_t size() const { return size_; }
+  static constexpr int64_t kBlock = 256;  // most values in one add
+
+  void reset(int64_t k);
+  // Indices must ascend from call to call.
+  void add(const KernelTable& kernels, const float* v, int32_t first_index, int64_t n);
+  // The kept keys, at most k, in no order.
+  std::span<const uint64_t> keys();
+
+  static float value(uint64_t key);
+  static int32_t index(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 
  private:
-  bool before(float a, float b) const;
-  void insert(float v, int32_t id);
+  static constexpr int64_t kSlack = 4;  // a small k is not worth a look at every new value
 
-  int64_t k_ = 0, size_ = 0;
-  float* values_ = nullptr;
-  int32_t* ids_ = nullptr;
+  void add_part(const KernelTable& kernels, const float* v, int32_t first_index, int64_t n);
+  void keep_best();
+
+  int64_t k_ = 0, size_ = 0, seen_ = 0;
+  bool open_ = true;     // everything is a candidate
+  float threshold_ = 0;  // else only what is larger
+  std::vector<uint64_t> keys_;
 };
 
 class Head {
@@ -33,17 +43,16 @@ class Head {
   void run(const HeadResult& out, TensorView x, const PackedMatrix& w);
 
  private:
-  static constexpr int64_t kBlock = 256;  // outputs whose exponentials are summed together
+  static constexpr int64_t kBlock = TopK::kBlock;  // outputs whose exponentials are summed together
 
   struct Thread {
     Scratch<float> logits;  // [kRowTile, kBlock]
-    Scratch<float> value;   // [kRowTile, k] largest of this thread's outputs
-    Scratch<int32_t> id;
-    std::vector<TopK> top;  // [kRowTile]
+    std::vector<TopK> top;  // [kRowTile]: of this thread's outputs
+    std::vector<uint64_t> merged;
   };
   void run_rows(const HeadResult& out, TensorView x, const PackedMatrix& w);
   void run_block(const HeadResult& out, TensorView x, const PackedMatrix& w, int64_t block, Thread& t);
-  void merge_row(const HeadResult& out, int64_t row, int64_t blocks);
+  void merge_row(const HeadResult& out, int64_t row, int64_t blocks, std::vector<uint64_t>& keys);
 
   GemmRunner& runner_;
   std::vector<Thread> threads_;

@@ -64,8 +64,8 @@ struct KernelTable {
 
   // Vocabulary: the largest value, and Σ exp(v − max).
   void (*log_sum)(const float* v, int64_t n, float* max, float* sum);
-  // First index ≥ from with v[i] > threshold, or n.
-  int64_t (*find_greater)(const float* v, int64_t from, int64_t n, float threshold);
+  // The indices of values > threshold, ascending; returns how many.
+  int64_t (*select_greater)(const float* v, int64_t n, float threshold, int32_t* index);
 };
 
 extern const KernelTable kPortableKernels;

@@ -180,7 +180,6 @@ class GemmKernel {
     Sums<M, P> sums;
     sums.start(t);
     const RowPointers<M> x(t);
-    const typename V::Nibbles nibble;
     const int64_t group = t.w->group;
     const int64_t step = t.block->width * kLine, scale_step = t.block->width * kScaleBytes;
     const uint8_t* base = t.block->data + t.begin / group * (group / 8 * step + scale_step);
@@ -191,20 +190,16 @@ class GemmKernel {
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) part.v[m][p] = V::zero();
       for (int64_t k = g; k < g + group; k += 8, base += step) {
-        Bits word[P];
+        typename V::Nibbles word[P];
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) word[p] = V::load_bits(base + (t.block->first + p) * kLine);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) {
+        for (int p = 0; p < P; ++p) word[p] = V::nibbles(base + (t.block->first + p) * kLine);
+        for_each_nibble([&]<int I>() {
           Float line[P];
 #pragma GCC unroll 4
-          for (int p = 0; p < P; ++p) {
-            line[p] = nibble(word[p]);
-            word[p] = V::next_nibble(word[p]);
-          }
+          for (int p = 0; p < P; ++p) line[p] = word[p].template get<I>();
 #pragma GCC unroll 8
-          for (int m = 0; m < M; ++m) part.fma(m, x(m, k + i), line);
-        }
+          for (int m = 0; m < M; ++m) part.fma(m, x(m, k + I), line);
+        });
       }
       Float scale[P];
 #pragma GCC unroll 4
@@ -222,6 +217,12 @@ class GemmKernel {
       base += scale_step;
     }
     sums.store(t);
+  }
+
+  template <int I = 0, class F>
+  static void for_each_nibble(F f) {
+    f.template operator()<I>();
+    if constexpr (I < 7) for_each_nibble<I + 1>(f);
   }
 
   template <int M, int P>

@@ -58,13 +58,14 @@ class PointwiseKernel {
     *sum =
         sum_lanes(v, n, -__builtin_inff(), [m](Float x, Float s) { return V::add(s, exp<V>(V::sub(x, V::set(m)))); });
   }
-  static int64_t find_greater(const float* v, int64_t from, int64_t n, float threshold) {
-    for (int64_t i = from; i < n; i += kLanes) {
+  static int64_t select_greater(const float* v, int64_t n, float threshold, int32_t* index) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i += kLanes) {
       const Float x = i + kLanes <= n ? V::load(v + i) : V::load(v + i, n - i, -__builtin_inff());
-      const uint32_t mask = V::greater(x, V::set(threshold));
-      if (mask != 0) return i + __builtin_ctz(mask);
+      for (uint32_t mask = V::greater(x, V::set(threshold)); mask != 0; mask &= mask - 1)
+        index[found++] = static_cast<int32_t>(i) + __builtin_ctz(mask);
     }
-    return n;
+    return found;
   }
 
  private:

@@ -24,7 +24,7 @@ constexpr KernelTable make_kernels(std::string_view name) {
           .fold = Attend::fold,
           .scale = Point::scale,
           .log_sum = Point::log_sum,
-          .find_greater = Point::find_greater};
+          .select_greater = Point::select_greater};
 }
 
 }  // namespace ddtree::cpu

@@ -45,10 +45,14 @@ struct Avx512Vec {
   }
   // A permutation reads only the four low bits of each index: no mask is needed.
   struct Nibbles {
-    Float table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    Float operator()(Bits v) const { return _mm512_permutexvar_ps(v, table); }
+    Bits word;
+    template <int I>
+    Float get() const {
+      return _mm512_permutexvar_ps(I == 0 ? word : _mm512_srli_epi32(word, 4 * I),
+                                   _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
+    }
   };
-  static Bits next_nibble(Bits v) { return _mm512_srli_epi32(v, 4); }
+  static Nibbles nibbles(const void* p) { return {load_bits(p)}; }
 
   static float sum(Float v) {
     const __m128 h = quarter(v);
@@ -56,10 +60,10 @@ struct Avx512Vec {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
   }
   static float max_lane(Float v) { return _mm512_reduce_max_ps(v); }
-  static void sum4(const Float v[4], float* out) {
+  static void sum4(const Float v[4], float* out, int n) {
     __m128 a = quarter(v[0]), b = quarter(v[1]), c = quarter(v[2]), d = quarter(v[3]);
     _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(out, _mm_add_ps(_mm_add_ps(a, c), _mm_add_ps(b, d)));
+    _mm_mask_storeu_ps(out, static_cast<__mmask8>((1 << n) - 1), _mm_add_ps(_mm_add_ps(a, c), _mm_add_ps(b, d)));
   }
   static uint32_t greater(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 

@@ -108,13 +108,15 @@ struct PortableVec {
     std::memcpy(&v, bits, sizeof v);
     return v;
   }
-  // The lowest nibble of each lane, minus 8; and the shift that brings up the next.
+  // Eight nibbles of each lane; nibble I minus 8.
   struct Nibbles {
-    Float operator()(Bits v) const {
-      return each([&](int i) { return __builtin_convertvector((v.q[i] & 15) - 8, F4); });
+    Bits word;
+    template <int I>
+    Float get() const {
+      return each([&](int i) { return __builtin_convertvector(((word.q[i] >> (4 * I)) & 15) - 8, F4); });
     }
   };
-  static Bits next_nibble(Bits v) { return {{v.q[0] >> 4, v.q[1] >> 4, v.q[2] >> 4, v.q[3] >> 4}}; }
+  static Nibbles nibbles(const void* p) { return {load_bits(p)}; }
 
   // Both trees: lanes i and i+8, then i+4, i+2, i+1.
   static float sum(Float v) {
@@ -127,8 +129,8 @@ struct PortableVec {
       for (int i = 0; i < 4; ++i) m = q[i] > m ? q[i] : m;
     return m;
   }
-  static void sum4(const Float v[4], float* out) {
-    for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
+  static void sum4(const Float v[4], float* out, int n) {  // the first n of four sums
+    for (int i = 0; i < n; ++i) out[i] = sum(v[i]);
   }
   // Bit i: a[i] > b[i].
   static uint32_t greater(Float a, Float b) {
