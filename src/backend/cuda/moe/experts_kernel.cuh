@@ -351,9 +351,11 @@ __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int 
 // waits for is in work or done. A CTA's first unit is its index. The weight warp claims and queues them for the other
 // warps.
 struct Unit {
-  int phase, tile_index, index, count;  // index: among the tile's units; count: running number in this CTA
-  TokenTile tile;
-  int tiles16;  // 16-row tiles that exist
+  PhasePlan plan;
+  int phase = 0, tile_index = 0, index = 0;  // index: among the tile's units
+  int count = 0;                             // running number in this CTA
+  TokenTile tile{};
+  int tiles16 = 0;  // 16-row tiles that exist
 };
 
 inline constexpr int kQueue = 4;  // units queued beyond the one in work
@@ -370,11 +372,15 @@ __device__ inline uint32_t encode_unit(const ExpertKernelArgs& a, int n_tiles, i
   return static_cast<uint32_t>(phase) << 31 | static_cast<uint32_t>(tile) << 16 | static_cast<uint32_t>(index);
 }
 
-__device__ inline Unit decode_unit(const ExpertKernelArgs& a, const uint8_t* smem, uint32_t entry, int count) {
-  const int phase = entry >> 31, tile = entry >> 16 & 0x7fff, index = entry & 0xffff;
-  const PhasePlan& p = a.phase[phase];
-  const TokenTile* tiles = reinterpret_cast<const TokenTile*>(smem + a.tiles_offset);
-  return {phase, tile, index, count, tiles[tile], min(p.unit_tiles, p.row_blocks * kTiles - index * p.unit_tiles)};
+// Makes `unit` that of the entry. The plan is read once a phase: kept in registers, it costs a unit nothing.
+__device__ __forceinline__ void decode_unit(const ExpertKernelArgs& a, const uint8_t* smem, uint32_t entry,
+                                            Unit& unit) {
+  const int phase = entry >> 31;
+  if (phase != unit.phase) unit.phase = phase, unit.plan = a.phase[1];
+  unit.tile_index = entry >> 16 & 0x7fff;
+  unit.index = entry & 0xffff;
+  unit.tile = reinterpret_cast<const TokenTile*>(smem + a.tiles_offset)[unit.tile_index];
+  unit.tiles16 = min(unit.plan.unit_tiles, unit.plan.row_blocks * kTiles - unit.index * unit.plan.unit_tiles);
 }
 
 // The weight warp's walk: claims, queues, visits. Claims are made two units ahead, so that their way to memory and back
@@ -386,6 +392,7 @@ __device__ __forceinline__ void claim_units(const ExpertKernelArgs& a, uint8_t* 
   volatile uint32_t* queue = reinterpret_cast<volatile uint32_t*>(smem + kQueueOffset);
   const auto claim = [&] { return lane == 0 ? static_cast<int>(gridDim.x + atomicAdd(a.claimed, 1u)) : 0; };
   int u = blockIdx.x, next = Static ? 0 : claim();
+  Unit unit{a.phase[0]};
   for (int count = 0;; ++count) {
     const int slot = count % kQueue;
     barrier_wait(queue_bar(bars, slot) + 8, (count / kQueue & 1) ^ 1);
@@ -396,7 +403,9 @@ __device__ __forceinline__ void claim_units(const ExpertKernelArgs& a, uint8_t* 
     }
     if (entry == kNoUnit) return;
     const int after = Static ? 0 : claim();
-    visit(decode_unit(a, smem, entry, count));
+    decode_unit(a, smem, entry, unit);
+    unit.count = count;
+    visit(unit);
     u = Static ? u + static_cast<int>(gridDim.x) : __shfl_sync(~0u, next, 0);
     next = after;
   }
@@ -407,6 +416,7 @@ template <class Visit>
 __device__ __forceinline__ void for_each_unit(const ExpertKernelArgs& a, const uint8_t* smem, Visit visit) {
   const uint32_t bars = shared_address(smem);
   const volatile uint32_t* queue = reinterpret_cast<const volatile uint32_t*>(smem + kQueueOffset);
+  Unit unit{a.phase[0]};
   for (int count = 0;; ++count) {
     const int slot = count % kQueue;
     barrier_wait(queue_bar(bars, slot), count / kQueue & 1);
@@ -414,7 +424,9 @@ __device__ __forceinline__ void for_each_unit(const ExpertKernelArgs& a, const u
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(queue_bar(bars, slot) + 8);
     if (entry == kNoUnit) return;
-    visit(decode_unit(a, smem, entry, count));
+    decode_unit(a, smem, entry, unit);
+    unit.count = count;
+    visit(unit);
   }
 }
 
@@ -449,7 +461,7 @@ __device__ inline uint32_t partial_bar(uint32_t bars, int buffer) { return bars 
 template <class C, int Mt>
 __device__ __forceinline__ void consume_split(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem,
                                               const Unit& unit) {
-  const PhasePlan& p = a.phase[unit.phase];
+  const PhasePlan& p = unit.plan;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, n = unit.tile.n;
   const int segment = warp & (p.segments - 1), tile0 = warp / p.segments * Mt;
   const int block_tiles = min(kTiles, p.unit_tiles), block_bytes = block_tiles * kTileBytes;
@@ -486,8 +498,7 @@ __device__ __forceinline__ void consume_split(const ExpertKernelArgs& a, Ring<C>
       sums[(2 * c + q) * partial_pitch + mt * kTileRows + 8] = acc[mt][2 + q];
     }
   }
-  __syncwarp();
-  if (lane == 0) barrier_arrive(bar);
+  barrier_arrive(bar);
 }
 
 // Stores the results of a warp's Mt tiles from tile0 of the unit on; for gate_up, reports them.
@@ -495,7 +506,7 @@ template <int Mt, int G>
 __device__ __forceinline__ void store_rows(const ExpertKernelArgs& a, const Unit& unit, int tile0,
                                            const float (&sum)[Mt][4 * G]) {
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int tile = unit.index * a.phase[unit.phase].unit_tiles + tile0, row_block = tile / kTiles, mt0 = tile % kTiles;
+  const int tile = unit.index * unit.plan.unit_tiles + tile0, row_block = tile / kTiles, mt0 = tile % kTiles;
 #pragma unroll
   for (int n = 0; n < G; ++n)
 #pragma unroll
@@ -527,7 +538,7 @@ template <class C, int G>
 __device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem,
                                              const Unit& unit) {
   constexpr int kMt = 4, kPitch = kBlockK * 2 + 16, kPiece = C::kGroups * 128;
-  const PhasePlan& p = a.phase[unit.phase];
+  const PhasePlan& p = unit.plan;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, n = unit.tile.n;
   const bool has_rows = warp * kMt < unit.tiles16;
   uint32_t row[G];
@@ -562,7 +573,7 @@ __device__ __forceinline__ void consume_wide(const ExpertKernelArgs& a, Ring<C>&
 template <class C, int G>
 __device__ __forceinline__ void consume_wgmma(const ExpertKernelArgs& a, Ring<C>& ring, const Unit& unit) {
   constexpr int kMt = C::kMt, kPiece = C::kGroups * 128;
-  const PhasePlan& p = a.phase[unit.phase];
+  const PhasePlan& p = unit.plan;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t mine = warp * kMt * kTileBytes;
   float total[kMt][4 * G] = {}, acc[kMt][4 * G] = {};
@@ -596,7 +607,7 @@ __device__ __forceinline__ void consume_wgmma(const ExpertKernelArgs& a, Ring<C>
 template <class C, int Mt>
 __device__ __forceinline__ void consume_whole(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem,
                                               const Unit& unit) {
-  const PhasePlan& p = a.phase[unit.phase];
+  const PhasePlan& p = unit.plan;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, n = unit.tile.n;
   const int tile0 = warp * Mt, pitch = p.side * (kBlockK * 2) + 16;
   float total[Mt][4] = {};
@@ -622,7 +633,7 @@ template <class C>
 __device__ __forceinline__ void consume(const ExpertKernelArgs& a, Ring<C>& ring, uint8_t* smem, int n_tiles) {
   for_each_unit(a, smem, [&](const Unit& unit) {
     if constexpr (C::kSplit) {
-      const PhasePlan& p = a.phase[unit.phase];
+      const PhasePlan& p = unit.plan;
       if (p.walk == Walk::kWhole) {
         if (p.warp_tiles == 4)
           consume_whole<C, 4>(a, ring, smem, unit);
@@ -660,7 +671,7 @@ __device__ __forceinline__ void stream_weights(const ExpertKernelArgs& a, Ring<C
   const int lane = threadIdx.x % 32;
   const uint64_t policy = evict_first_policy();
   claim_units<C::kStatic>(a, smem, n_tiles, [&](const Unit& unit) {
-    const PhasePlan& p = a.phase[unit.phase];
+    const PhasePlan& p = unit.plan;
     const uint8_t* expert =
         a.weights[unit.phase] + static_cast<int64_t>(unit.tile.expert) * p.row_blocks * p.k_blocks * kBlockBytes;
     const int first_tile = unit.index * p.unit_tiles, copies = (unit.tiles16 + kTiles - 1) / kTiles;
@@ -712,7 +723,7 @@ __device__ __forceinline__ void bring_rows(const ExpertKernelArgs& a, Ring<C>& r
   const uint64_t policy = evict_last_policy();
   int complete = 0;  // tiles whose gate_up is known to be
   for_each_unit(a, smem, [&](const Unit& unit) {
-    const PhasePlan& p = a.phase[unit.phase];
+    const PhasePlan& p = unit.plan;
     const int n = unit.tile.n, pitch = p.side * (kBlockK * 2) + 16;
     if (unit.phase == 1 && unit.tile_index >= complete) complete = wait_for_gate_up(a, unit.tile_index, n_tiles);
     const uint32_t slot = unit.tile.slot0 + min(lane, n - 1);
@@ -742,7 +753,7 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
   const uint16_t* tokens = reinterpret_cast<const uint16_t*>(smem + a.tokens_offset);
   int complete = 0, turn = threadIdx.x / 32 - kConsumers - 1;
   for_each_unit(a, smem, [&](const Unit& unit) {
-    const PhasePlan& p = a.phase[unit.phase];
+    const PhasePlan& p = unit.plan;
     const int n = unit.tile.n;
     if (unit.phase == 1 && unit.tile_index >= complete) complete = wait_for_gate_up(a, unit.tile_index, n_tiles);
     const bf16* row[C::kGroups];  // this lane's token of each group of 8; four lanes read 64 bytes in a row
@@ -784,7 +795,7 @@ __device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Rin
                                             int n_tiles) {
   const int lane = threadIdx.x % 32, worker = threadIdx.x - (kConsumers + 2) * 32;  // 0 … 63
   for_each_unit(a, smem, [&](const Unit& unit) {
-    const PhasePlan& p = a.phase[unit.phase];
+    const PhasePlan& p = unit.plan;
     if (p.walk != Walk::kSplit) return;
     const int buffer = unit.count & 1, pitch = p.unit_tiles * kTileRows + 4, block_tiles = min(kTiles, p.unit_tiles);
     const uint32_t bar = partial_bar(ring.bars, buffer);
@@ -809,12 +820,11 @@ __device__ __forceinline__ void finish_sums(const ExpertKernelArgs& a, const Rin
                                        global_tile % kTiles * 2) = pack_bf16(lo, hi);
       }
     }
-    if (unit.phase == 0) proxy_fence();
+    barrier_arrive(bar + 8);
+    if (unit.phase == 1) return;
+    proxy_fence();
     __syncwarp();
-    if (lane == 0) {
-      barrier_arrive(bar + 8);
-      if (unit.phase == 0) add_release(a.ready + unit.tile_index, unit.tiles16);
-    }
+    if (lane == 0) add_release(a.ready + unit.tile_index, unit.tiles16);
   });
 }
 
@@ -831,8 +841,8 @@ __global__ void __launch_bounds__(kExpertThreads, 1) experts_kernel(const __grid
       barrier_init(ring.bars + s * 16 + 8, kConsumers);
     }
     for (int b = 0; b < 2; ++b) {
-      barrier_init(partial_bar(ring.bars, b), kConsumers);
-      barrier_init(partial_bar(ring.bars, b) + 8, 2);
+      barrier_init(partial_bar(ring.bars, b), kConsumers * 32);
+      barrier_init(partial_bar(ring.bars, b) + 8, 64);
     }
     for (int q = 0; q < kQueue; ++q) {
       barrier_init(queue_bar(ring.bars, q), 1);
