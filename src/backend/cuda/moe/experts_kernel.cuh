@@ -249,19 +249,24 @@ struct ListScratch {
   }
 };
 
+// Sets the bits and keeps the ids. The first ids are on their way while the bits are cleared.
 __device__ inline void mark_tokens(const ExpertKernelArgs& a, const ListScratch& l) {
   constexpr int kBatch = 8;  // loads in flight
   const int slots = a.rows * a.top_k;
-  for (int i0 = threadIdx.x; i0 < slots; i0 += kBatch * kExpertThreads) {
+  for (int base = 0; base < slots; base += kBatch * kExpertThreads) {
     int id[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = i0 + j * kExpertThreads;
+      const int i = base + j * kExpertThreads + threadIdx.x;
       id[j] = i < slots ? a.ids[i] : -1;
+    }
+    if (base == 0) {
+      for (int i = threadIdx.x; i < a.experts * l.pitch; i += kExpertThreads) l.bits[i] = 0;
+      __syncthreads();
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = i0 + j * kExpertThreads, t = divide_by_top_k(a, i);
+      const int i = base + j * kExpertThreads + threadIdx.x, t = divide_by_top_k(a, i);
       const bool valid = id[j] >= 0 && id[j] < a.experts;
       if (valid) atomicOr(&l.bits[id[j] * l.pitch + t / 32], 1u << (t & 31));
       if (i < slots) l.ids[i] = static_cast<uint16_t>(valid ? id[j] : kMaxExperts);
@@ -333,8 +338,6 @@ __device__ inline void list_tokens(const ExpertKernelArgs& a, uint8_t* smem, con
 
 __device__ inline int build_lists(const ExpertKernelArgs& a, uint8_t* smem, int tile_tokens) {
   const ListScratch l(a, smem);
-  for (int i = threadIdx.x; i < a.experts * l.pitch; i += kExpertThreads) l.bits[i] = 0;
-  __syncthreads();
   mark_tokens(a, l);
   __syncthreads();
   const int tiles = lay_out_tiles(a, smem, l, tile_tokens);
@@ -783,8 +786,7 @@ __device__ __forceinline__ void bring_core_matrices(const ExpertKernelArgs& a, R
         }
       copy_wait_all();
       proxy_fence();  // here, once a stage: in the consumers it costs a fifth of their time
-      __syncwarp();
-      if (lane == 0) barrier_arrive(ring.full());
+      barrier_arrive(ring.full());
     }
   });
 }
@@ -837,7 +839,7 @@ __global__ void __launch_bounds__(kExpertThreads, 1) experts_kernel(const __grid
   Ring<C> ring{shared_address(smem + a.ring_offset), shared_address(smem), a.ring_stages};
   if (threadIdx.x == 0) {
     for (int s = 0; s < a.ring_stages; ++s) {
-      barrier_init(ring.bars + s * 16, 2);  // full: weights, activations
+      barrier_init(ring.bars + s * 16, C::kCoreMatrices ? 33 : 2);  // full: weights; activations, by warp or by lane
       barrier_init(ring.bars + s * 16 + 8, kConsumers);
     }
     for (int b = 0; b < 2; ++b) {
