@@ -56,86 +56,106 @@ int64_t panel_bytes(Format format, int64_t in, int64_t group) {
   }
 }
 
-// The parts as one matrix of rows, in any order; kPadding is a row of zeros.
+// The parts as one matrix of rows, in any order.
 class Source {
  public:
-  Source(std::span<const Linear> parts, std::vector<int64_t> rows) : rows_(std::move(rows)) {
+  // rows: of the parts stacked along `out`; kPadding is a row of zeros.
+  Source(std::span<const Linear> parts, const std::vector<int64_t>& rows) {
+    std::vector<Row> stacked;
     for (const Linear& part : parts)
-      for (int64_t r = 0; r < part.out; ++r) row_.push_back({&part, r});
+      for (int64_t r = 0; r < part.out; ++r) stacked.push_back({&part, r});
+    for (int64_t row : rows) rows_.push_back(row == kPadding ? Row() : stacked[static_cast<size_t>(row)]);
   }
 
+  struct Row {
+    const Linear* linear = nullptr;  // null: zeros
+    int64_t row = 0;
+
+    const uint8_t* data() const {
+      const TensorView& w = linear->weight;
+      return static_cast<const uint8_t*>(w.data) + row * w.row_stride * dtype_size(w.dtype);
+    }
+  };
+  Row row(int64_t output) const { return output < outputs() ? rows_[static_cast<size_t>(output)] : Row(); }
   int64_t outputs() const { return static_cast<int64_t>(rows_.size()); }
-  float weight(int64_t o, int64_t k) const {
-    const Row* r = row(o);
-    return r ? read_weight(*r->linear, r->row, k) : 0.0f;
-  }
-  uint32_t bf16_bits(int64_t o, int64_t k) const {
-    const Row* r = row(o);
-    if (r == nullptr || k >= r->linear->in) return 0;
-    return read<uint16_t>(r->linear->weight.data, r->row * r->linear->weight.row_stride + k);
-  }
-  uint32_t word(int64_t o, int64_t index) const {
-    const Row* r = row(o);
-    return r ? read_word(*r->linear, r->row, index) : 0;
-  }
-  float scale(int64_t o, int64_t g) const {
-    const Row* r = row(o);
-    return r ? read_float(r->linear->scale, r->row, g) : 0.0f;
+
+ private:
+  std::vector<Row> rows_;
+};
+
+// Packs the panels of one matrix. In every format a line of a panel is one 32-bit word of each of sixteen rows.
+class Packer {
+ public:
+  Packer(const Source& source, const PackedMatrix& matrix, uint8_t* data) : source_(source), m_(matrix), data_(data) {}
+
+  void panel(int64_t p) {
+    const int64_t block = p / kBlockPanels * kBlockPanels;
+    width_ = std::min<int64_t>(kBlockPanels, m_.panels() - block);
+    index_ = p - block;
+    uint8_t* base = data_ + block * m_.panel_bytes;
+    for (int lane = 0; lane < kLanes; ++lane) row_[lane] = source_.row(p * kLanes + lane);
+    if (m_.format == Format::kF32) return f32(base);
+    std::fill_n(words_, kLanes, nullptr);
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (row_[lane].linear != nullptr) words_[lane] = row_[lane].data();
+    m_.format == Format::kBf16 ? bf16(base) : int4(base);
   }
 
  private:
-  struct Row {
-    const Linear* linear;
-    int64_t row;
-  };
-  const Row* row(int64_t o) const {
-    if (o >= outputs() || rows_[static_cast<size_t>(o)] == kPadding) return nullptr;
-    return &row_[static_cast<size_t>(rows_[static_cast<size_t>(o)])];
-  }
-
-  std::vector<int64_t> rows_;
-  std::vector<Row> row_;
-};
-
-template <class T>
-void write(uint8_t* line, int lane, T value) {
-  std::memcpy(line + lane * sizeof(T), &value, sizeof value);
-}
-
-// One panel into its place in the block; `step` is the distance of its lines.
-void pack_panel(const Source& source, const PackedMatrix& m, int64_t panel, uint8_t* block, int64_t width,
-                int64_t index) {
-  const int64_t first = panel * kLanes;
-  uint8_t* line = block + index * kLine;
-  const int64_t step = width * kLine;
-  if (m.format == Format::kF32) {
-    for (int64_t k = 0; k < m.in; ++k, line += step)
-      for (int lane = 0; lane < kLanes; ++lane) write(line, lane, source.weight(first + lane, k));
-    return;
-  }
-  if (m.format == Format::kBf16) {
-    for (int64_t k = 0; k < m.in; k += 2, line += step)
+  // Lines of `count` words from `first` on.
+  void lines(uint8_t* base, int64_t first, int64_t count) const {
+    uint8_t* line = base + index_ * kLine;
+    for (int64_t w = first; w < first + count; ++w, line += width_ * kLine)
       for (int lane = 0; lane < kLanes; ++lane)
-        write(line, lane, source.bf16_bits(first + lane, k) | source.bf16_bits(first + lane, k + 1) << 16);
-    return;
+        if (words_[lane] != nullptr)
+          std::memcpy(line + 4 * lane, words_[lane] + 4 * w, 4);
+        else
+          std::memset(line + 4 * lane, 0, 4);
   }
-  const int64_t scales = scale_bytes(m.format);
-  const int64_t words = m.group / 8;
-  for (int64_t g = 0; g < m.in / m.group; ++g) {
-    uint8_t* base = block + g * width * (words * kLine + scales);
-    for (int64_t w = 0; w < words; ++w)
-      for (int lane = 0; lane < kLanes; ++lane)
-        write(base + w * step + index * kLine, lane, source.word(first + lane, g * words + w));
-    uint8_t* scale_line = base + words * step + index * scales;
+  void f32(uint8_t* base) {
+    wide_.assign(static_cast<size_t>(kLanes * m_.in), 0.0f);
     for (int lane = 0; lane < kLanes; ++lane) {
-      const float scale = source.scale(first + lane, g);
-      if (m.format == Format::kInt4Bf16)
-        write(scale_line, lane, f32_to_bf16(scale));
-      else
-        write(scale_line, lane, scale);
+      float* values = wide_.data() + lane * m_.in;
+      words_[lane] = reinterpret_cast<const uint8_t*>(values);
+      const Source::Row& r = row_[lane];
+      for (int64_t k = 0; r.linear != nullptr && k < m_.in; ++k) values[k] = read_weight(*r.linear, r.row, k);
+    }
+    lines(base, 0, m_.in);
+  }
+  void bf16(uint8_t* base) const {
+    lines(base, 0, m_.in / 2);
+    if (m_.in % 2 == 0) return;
+    uint8_t* line = base + m_.in / 2 * width_ * kLine + index_ * kLine;
+    std::memset(line, 0, kLine);
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (words_[lane] != nullptr) std::memcpy(line + 4 * lane, words_[lane] + 2 * (m_.in - 1), 2);
+  }
+  void int4(uint8_t* base) const {
+    const int64_t words = m_.group / 8, scale = scale_bytes(m_.format);
+    for (int64_t g = 0; g < m_.in / m_.group; ++g) {
+      lines(base, g * words, words);
+      base += words * width_ * kLine;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const Source::Row& r = row_[lane];
+        const float s = r.linear != nullptr ? read_float(r.linear->scale, r.row, g) : 0.0f;
+        const uint16_t half = f32_to_bf16(s);  // exact: this format is for BF16 scales
+        if (m_.format == Format::kInt4Bf16)
+          std::memcpy(base + index_ * scale + 2 * lane, &half, 2);
+        else
+          std::memcpy(base + index_ * scale + 4 * lane, &s, 4);
+      }
+      base += width_ * scale;
     }
   }
-}
+
+  const Source& source_;
+  const PackedMatrix& m_;
+  uint8_t* data_;
+  int64_t width_ = 0, index_ = 0;  // of the panel's block, and its place there
+  Source::Row row_[kLanes];
+  const uint8_t* words_[kLanes] = {};  // of each row; null: zeros
+  std::vector<float> wide_;            // rows widened to F32
+};
 
 Result<Matrix> pack_source(const Source& source, Format format, int64_t in, int32_t group, WeightArena& arena,
                            std::string_view name) {
@@ -152,11 +172,8 @@ Result<Matrix> pack_source(const Source& source, Format format, int64_t in, int3
   if (m.memory.data() == nullptr)
     return Error{Code::kExhausted, fmt::format("out of memory: {} bytes for the weights of {}", m.bytes(), name)};
   m.data = m.memory.data();
-  for (int64_t p = 0; p < m.panels(); ++p) {
-    const int64_t block = p / kBlockPanels * kBlockPanels;
-    pack_panel(source, m, p, m.memory.data() + block * m.panel_bytes,
-               std::min<int64_t>(kBlockPanels, m.panels() - block), p - block);
-  }
+  Packer packer(source, m, m.memory.data());
+  for (int64_t p = 0; p < m.panels(); ++p) packer.panel(p);
   return m;
 }
 
@@ -182,7 +199,7 @@ Result<Matrix> pack(std::span<const Linear> parts, WeightArena& arena, std::stri
   for (const Linear& part : parts) out += part.out;
   std::vector<int64_t> rows(static_cast<size_t>(out));
   std::iota(rows.begin(), rows.end(), 0);
-  return pack_source(Source(parts, std::move(rows)), format, parts[0].in, group, arena, name);
+  return pack_source(Source(parts, rows), format, parts[0].in, group, arena, name);
 }
 
 Result<Matrix> pack_gate_up(const Linear& gate, const Linear& up, WeightArena& arena, std::string_view name) {
@@ -198,7 +215,7 @@ Result<Matrix> pack_gate_up(const Linear& gate, const Linear& up, WeightArena& a
     for (int64_t base : {int64_t{0}, gate.out})
       for (int64_t i = p; i < end; ++i) append_panel(base, i);
   }
-  return pack_source(Source(parts, std::move(rows)), format, gate.in, group, arena, name);
+  return pack_source(Source(parts, rows), format, gate.in, group, arena, name);
 }
 
 Result<Matrix> pack_transposed(const Linear& linear, int64_t first, int64_t rows, WeightArena& arena,

@@ -17,7 +17,7 @@ struct PortableVec {
   struct Bits {
     I4 q[4];
   };
-  // Rows × panels that the accumulators of a gemm tile cover.
+  // Rows (or queries) whose sums with four vectors are worth keeping in registers together.
   static constexpr int kTileRows = 2;
 
   template <class F>
@@ -71,7 +71,7 @@ struct PortableVec {
     const F4 bound = {limit, limit, limit, limit};
     return each([&](int i) { return x.q[i] < bound ? F4{} : v.q[i]; });
   }
-  // v · 2^round(n), for round(n) in [−126, 128]; and round(n) itself.
+  // To the nearest integer, ties to even; |n| < 2^22.
   static Float round(Float n) {
     return each([&](int i) {
       // Adding 1.5·2^23 leaves no bits for a fraction: the sum is rounded to nearest even.
@@ -79,6 +79,7 @@ struct PortableVec {
       return (n.q[i] + magic) - magic;
     });
   }
+  // v · 2^n for integers n in [−126, 128].
   static Float times_power_of_two(Float v, Float n) {
     return each([&](int i) {
       const I4 exponent = (__builtin_convertvector(n.q[i], I4) + 127) << 23;
