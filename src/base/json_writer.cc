@@ -5,32 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace ddtree {
 namespace {
-
-// Bytes of the well-formed UTF-8 character that `s` starts with, 0 if it starts with none (Unicode, table 3-7).
-size_t utf8_length(std::string_view s) {
-  const auto byte = [&](size_t i) { return i < s.size() ? static_cast<uint8_t>(s[i]) : uint8_t{0}; };
-  const auto continues = [&](size_t from, size_t to) {
-    for (size_t i = from; i < to; ++i)
-      if ((byte(i) & 0xC0) != 0x80) return false;
-    return true;
-  };
-  const uint8_t lead = byte(0);
-  const uint8_t second = byte(1);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return continues(1, 2) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F)) return 0;
-    return continues(1, 3) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    if ((lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) return 0;
-    return continues(1, 4) ? 4 : 0;
-  }
-  return 0;
-}
 
 void append_escaped(std::string* out, char c) {
   constexpr char kHex[] = "0123456789abcdef";
@@ -62,17 +40,6 @@ std::string shortest(Float number) {
 
 }  // namespace
 
-std::string replace_invalid_utf8(std::string_view s) {
-  std::string out;
-  out.reserve(s.size());
-  while (!s.empty()) {
-    const size_t n = utf8_length(s);
-    out += n ? s.substr(0, n) : "\xEF\xBF\xBD";
-    s.remove_prefix(n ? n : 1);
-  }
-  return out;
-}
-
 JsonWriter& JsonWriter::key(std::string_view name) {
   CHECK(!after_key_);
   value(name);
@@ -85,12 +52,14 @@ JsonWriter& JsonWriter::value(std::string_view s) {
   separate();
   out_ += '"';
   while (!s.empty()) {
-    const size_t n = utf8_length(s);
-    if (n == 1)
+    const Utf8Char c = read_utf8(s);
+    if (c.code_point < 0)
+      out_ += kReplacementCharacter;
+    else if (c.length == 1)
       append_escaped(&out_, s[0]);
     else
-      out_ += n ? s.substr(0, n) : "\xEF\xBF\xBD";
-    s.remove_prefix(n ? n : 1);
+      out_ += s.substr(0, c.length);
+    s.remove_prefix(c.length);
   }
   out_ += '"';
   return *this;

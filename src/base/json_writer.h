@@ -1,4 +1,5 @@
-// JsonWriter: JSON text, written front to back. Any bytes may be given as strings: what is not UTF-8 becomes U+FFFD.
+// JsonWriter: JSON text, written front to back. Any bytes may be given as strings: what is not UTF-8 becomes U+FFFD, as
+// utf8.h has it.
 //
 //   JsonWriter out;
 //   out.begin_object().key("ids").begin_array().value(1).value(2).end_array().end_object();
@@ -52,8 +53,5 @@ class JsonWriter {
   bool after_key_ = false;
   int indent_;
 };
-
-// `s` with every byte that is not part of valid UTF-8 replaced by U+FFFD.
-std::string replace_invalid_utf8(std::string_view s);
 
 }  // namespace ddtree

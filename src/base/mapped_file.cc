@@ -56,8 +56,4 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(data_, size_);
 }
 
-void MappedFile::will_need() const {
-  if (data_) ::madvise(data_, size_, MADV_WILLNEED);
-}
-
 }  // namespace ddtree

@@ -25,9 +25,6 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
 
-  // Asks the system to read all of it ahead.
-  void will_need() const;
-
  private:
   MappedFile(std::string path, void* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}
 

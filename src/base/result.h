@@ -18,12 +18,8 @@ enum class Code : uint8_t {
   kCorrupt,          // a file that contradicts itself or its format
   kUnsupported,      // valid, but not something this build does
   kExhausted,        // out of memory, pages or queue room: try again later or ask for less
-  kCancelled,        // stopped on request
   kDeviceLost,       // the device failed; the process must be restarted
 };
-
-// For programs and logs: "invalid argument", "not found", …
-const char* code_name(Code code);
 
 struct Error {
   Code code;

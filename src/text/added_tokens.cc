@@ -1,9 +1,9 @@
 #include "text/added_tokens.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
+
+#include <fmt/format.h>
 
 namespace ddtree {
 namespace {

@@ -1,7 +1,5 @@
 #include "text/bpe.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -9,6 +7,8 @@
 #include <functional>
 #include <limits>
 #include <queue>
+
+#include <fmt/format.h>
 
 namespace ddtree {
 namespace {

@@ -1,12 +1,12 @@
 #include "text/splitter.h"
 
-#include <fmt/format.h>
-#include <oniguruma.h>
-
 #include <mutex>
 #include <string>
 
-#include "text/utf8.h"
+#include <fmt/format.h>
+#include <oniguruma.h>
+
+#include "base/utf8.h"
 
 namespace ddtree {
 namespace {

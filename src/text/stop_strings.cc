@@ -1,10 +1,10 @@
 #include "text/stop_strings.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "text/utf8.h"
+#include <fmt/format.h>
+
+#include "base/utf8.h"
 
 namespace ddtree {
 namespace {

@@ -1,13 +1,13 @@
 #include "text/tokenizer.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "base/json.h"
 #include "base/mapped_file.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace ddtree {
 namespace {

@@ -36,7 +36,6 @@ TEST_F(MappedFileTest, ShowsTheBytes) {
   EXPECT_EQ(file->text(), bytes);
   EXPECT_EQ(file->size(), bytes.size());
   EXPECT_EQ(file->bytes().size(), bytes.size());
-  file->will_need();
 }
 
 TEST_F(MappedFileTest, AnEmptyFileIsEmpty) {
@@ -44,7 +43,6 @@ TEST_F(MappedFileTest, AnEmptyFileIsEmpty) {
   ASSERT_TRUE(file.ok());
   EXPECT_EQ(file->size(), 0u);
   EXPECT_EQ(file->text(), "");
-  file->will_need();
 }
 
 TEST_F(MappedFileTest, Moves) {

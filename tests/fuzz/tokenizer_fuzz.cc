@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/detokenizer.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace {
 

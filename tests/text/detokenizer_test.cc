@@ -6,8 +6,8 @@
 
 #include <map>
 
+#include "base/utf8.h"
 #include "fixture.h"
-#include "text/utf8.h"
 #include "vocabulary.h"
 
 namespace ddtree {
