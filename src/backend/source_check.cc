@@ -9,8 +9,6 @@ constexpr int32_t kMaxField = 1 << 20;  // keeps every product of two fields and
 
 Error mismatch(std::string message) { return Error{Code::kInvalidArgument, std::move(message)}; }
 
-bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 bool has_shape(const TensorView& view, int64_t rows, int64_t columns) {
   return view.rank == 2 && view.dim[0] == rows && view.dim[1] == columns;
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <fmt/core.h>
+
 namespace ddtree {
 namespace {
 
@@ -21,14 +22,6 @@ Error refuse(std::string_view name, const std::string& what, Rank rank) {
   return Error{
       Code::kInvalidArgument,
       fmt::format("tensor parallelism {} does not fit this model: {} {}; choose another --tp", rank.count, name, what)};
-}
-
-Linear rows_of(const Linear& whole, int64_t first, int64_t count) {
-  Linear part = whole;
-  part.weight = whole.weight.slice(first, count);
-  if (whole.group_size > 0) part.scale = whole.scale.slice(first, count);
-  part.out = count;
-  return part;
 }
 
 Result<Linear> columns_of(const Linear& whole, int64_t first, int64_t count, Rank rank, std::string_view name) {
@@ -93,7 +86,7 @@ Result<Linear> shard_linear(const Linear& whole, Split split, int64_t unit, Rank
                   rank);
   const int64_t count = extent / rank.count;
   const int64_t first = count * rank.index;
-  if (split == Split::kRows) return rows_of(whole, first, count);
+  if (split == Split::kRows) return slice_rows(whole, first, count);
   return columns_of(whole, first, count, rank, name);
 }
 

@@ -3,22 +3,12 @@
 #include <algorithm>
 #include <charconv>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+
 namespace ddtree {
 namespace {
 
 constexpr std::string_view kTextPrefix = "language_model.";
-
-bool is_float(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32; }
-
-std::string shape_text(std::initializer_list<int64_t> shape) {
-  std::string out = "[";
-  for (const int64_t* d = shape.begin(); d != shape.end(); ++d) {
-    if (d != shape.begin()) out += ", ";
-    out += std::to_string(*d);
-  }
-  return out + "]";
-}
 
 }  // namespace
 
@@ -53,7 +43,8 @@ Error TensorPicker::refuse(const Checkpoint::Tensor& tensor, Code code, const st
 Status TensorPicker::check_shape(const Checkpoint::Tensor& tensor, std::initializer_list<int64_t> shape) const {
   const TensorEntry& entry = *tensor.entry;
   if (std::equal(shape.begin(), shape.end(), entry.dim.begin(), entry.dim.begin() + entry.rank)) return {};
-  return refuse(tensor, Code::kInvalidArgument, fmt::format("config.json wants the shape {}", shape_text(shape)));
+  return refuse(tensor, Code::kInvalidArgument,
+                fmt::format("config.json wants the shape [{}]", fmt::join(shape, ", ")));
 }
 
 Result<TensorView> TensorPicker::take(std::string_view name, std::initializer_list<int64_t> shape) {

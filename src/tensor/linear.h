@@ -18,4 +18,13 @@ struct Linear {
   bool empty() const { return weight.empty(); }
 };
 
+// Rows [first, first + count), as views.
+inline Linear slice_rows(const Linear& linear, int64_t first, int64_t count) {
+  Linear slice = linear;
+  slice.weight = linear.weight.slice(first, count);
+  if (!linear.scale.empty()) slice.scale = linear.scale.slice(first, count);
+  slice.out = count;
+  return slice;
+}
+
 }  // namespace ddtree

@@ -235,14 +235,6 @@ Result<Matrix> pack_transposed(const Linear& linear, int64_t first, int64_t rows
   return pack({&transposed, 1}, arena, name);
 }
 
-Linear slice_rows(const Linear& linear, int64_t first, int64_t rows) {
-  Linear slice = linear;
-  slice.weight = linear.weight.slice(first, rows);
-  if (!linear.scale.empty()) slice.scale = linear.scale.slice(first, rows);
-  slice.out = rows;
-  return slice;
-}
-
 void unpack_row(const PackedMatrix& m, int64_t output, float* values) {
   const int64_t panel = output / kLanes, block = panel / kBlockPanels * kBlockPanels;
   const int64_t width = std::min<int64_t>(kBlockPanels, m.panels() - block);

@@ -27,8 +27,6 @@ Result<Matrix> pack_gate_up(const Linear& gate, const Linear& up, WeightArena& a
 // Rows [first, first + rows) of a Linear, transposed: out = its `in`, in = rows.
 Result<Matrix> pack_transposed(const Linear& linear, int64_t first, int64_t rows, WeightArena& arena,
                                std::string_view name);
-// Rows [first, first + rows) of a Linear, as a view.
-Linear slice_rows(const Linear& linear, int64_t first, int64_t rows);
 
 // Row `output` of a packed matrix, as floats [in].
 void unpack_row(const PackedMatrix& matrix, int64_t output, float* values);
