@@ -179,11 +179,6 @@ void ancestor_words(const Tree& tree, std::span<AncestorWords> out) {
   }
 }
 
-void positions(const Tree& tree, int32_t length, std::span<int32_t> out) {
-  CHECK_EQ(out.size(), static_cast<size_t>(tree.size()));
-  for (int i = 0; i < tree.size(); ++i) out[i] = length + tree.depth[i];
-}
-
 std::vector<int> trim_to_rows(std::span<const Tree* const> trees, int max_rows) {
   std::vector<int> kept(trees.size());
   int64_t wanted = 0;

@@ -64,15 +64,13 @@ void trim(Tree& tree, int nodes);
 // For each row, the rows it may attend to: its ancestors, the root included, and itself. `out` has size() elements.
 void ancestor_words(const Tree& tree, std::span<AncestorWords> out);
 
-// For each row, its position in the sequence: `length` tokens are committed before the root. `out` has size() elements.
-void positions(const Tree& tree, int32_t length, std::span<int32_t> out);
-
 // How many nodes each tree may keep so that all roots and nodes fill at most `max_rows` rows: the best of all trees by
 // log-probability, each tree's in its own order so that it stays nested; ties go to the lower tree. Roots are never
 // dropped. Where a tree's order does not descend (chain first), a node counts as the least probable one up to it.
 std::vector<int> trim_to_rows(std::span<const Tree* const> trees, int max_rows);
 
-// Whether the arrays describe a tree as built above. For trees that come from a device or from outside.
+// Whether the arrays describe a tree as built above. The oracle's side of a device's tree builder: its trees must pass
+// this as well as equal build_tree's.
 Status validate(const Tree& tree);
 
 }  // namespace ddtree

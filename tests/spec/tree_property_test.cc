@@ -81,14 +81,11 @@ RC_GTEST_PROP(TreeProperty, AncestorWordsAreThePathToTheRoot, ()) {
   const Case c = arbitrary_case();
   std::vector<AncestorWords> words(c.tree.size());
   ancestor_words(c.tree, words);
-  std::vector<int32_t> position(c.tree.size());
-  const int32_t length = *rc::gen::inRange(0, 1 << 20);
-  positions(c.tree, length, position);
   for (int i = 0; i < c.tree.size(); ++i) {
     std::set<int> path;
     for (int node = i; node >= 0; node = c.tree.parent[node]) path.insert(node);
     for (int j = 0; j < kMaxRows; ++j) RC_ASSERT((words[i][j / 64] >> (j % 64) & 1) == path.contains(j));
-    RC_ASSERT(position[i] == length + static_cast<int>(path.size()) - 1);
+    RC_ASSERT(c.tree.depth[i] == static_cast<int>(path.size()) - 1);
   }
 }
 

@@ -79,10 +79,6 @@ TEST(Tree, WorkedExample) {
   EXPECT_THAT(row(tree.next_sibling), ElementsAre(-1, 3, 5, -1, 6, -1, -1));
   EXPECT_EQ(tree.log_prob[4], double{c.lp(0, 1)} + c.lp(1, 0));
 
-  std::vector<int32_t> position(7);
-  positions(tree, 100, position);
-  EXPECT_THAT(position, ElementsAre(100, 101, 102, 101, 102, 102, 102));
-
   std::vector<AncestorWords> words(7);
   ancestor_words(tree, words);
   std::vector<uint64_t> low;
