@@ -3,6 +3,7 @@
 #include <string>
 
 #include <fmt/core.h>
+
 #include "checkpoint/weights_source.h"
 
 namespace ddtree {

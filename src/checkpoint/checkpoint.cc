@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/core.h>
+
 #include "base/json.h"
 #include "base/mapped_file.h"
 

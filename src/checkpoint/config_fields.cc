@@ -3,6 +3,9 @@
 #include <optional>
 
 #include <fmt/core.h>
+
+#include "spec/logit_filter.h"
+
 namespace ddtree {
 
 std::string join(std::span<const std::string_view> names) {
@@ -22,6 +25,8 @@ Result<std::string> find_architecture(const JsonValue& config) {
   TRY_ASSIGN(const std::string_view name, (*elements.begin()).as_string());
   return std::string(name);
 }
+
+Result<int64_t> parse_vocab_size(const JsonValue& config) { return config.get_int("vocab_size", 2, kMaxVocab); }
 
 Status require_flag(const JsonValue& config, std::string_view key, bool wanted) {
   TRY_ASSIGN(const std::optional<bool> value, config.find_bool(key));

@@ -13,7 +13,6 @@
 
 namespace ddtree {
 
-inline constexpr int64_t kMaxVocab = int64_t{1} << 24;
 inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
 inline constexpr int64_t kMaxHeads = 4096;
 inline constexpr int64_t kMaxHeadDim = 4096;
@@ -26,6 +25,9 @@ std::string join(std::span<const std::string_view> names);
 
 // architectures[0], or "" where the field is absent.
 Result<std::string> find_architecture(const JsonValue& config);
+
+// 2 … kMaxVocab: sampling rows can be no longer, and a choice needs two tokens.
+Result<int64_t> parse_vocab_size(const JsonValue& config);
 
 // Refuses a member that is there with another value than the one this build implements.
 Status require_flag(const JsonValue& config, std::string_view key, bool wanted);

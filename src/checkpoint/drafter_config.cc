@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <fmt/core.h>
+
 #include "base/mapped_file.h"
 #include "checkpoint/config_fields.h"
 
@@ -25,7 +26,7 @@ Status check_architecture(const JsonValue& root) {
 }
 
 Status parse_sizes(const JsonValue& root, DrafterConfig* config) {
-  TRY_ASSIGN(config->vocab_size, root.get_int("vocab_size", 1, kMaxVocab));
+  TRY_ASSIGN(config->vocab_size, parse_vocab_size(root));
   TRY_ASSIGN(config->hidden_size, root.get_int("hidden_size", 1, kMaxWidth));
   TRY_ASSIGN(config->intermediate_size, root.get_int("intermediate_size", 1, kMaxWidth));
   TRY_ASSIGN(config->num_layers, root.get_int("num_hidden_layers", 1, kMaxLayers));

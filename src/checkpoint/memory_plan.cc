@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include <fmt/core.h>
+
 namespace ddtree {
 namespace {
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include <fmt/core.h>
+
 #include "base/mapped_file.h"
 #include "checkpoint/config_fields.h"
 #include "checkpoint/quant_config.h"
@@ -34,7 +35,7 @@ Status check_known(const JsonValue& config, std::span<const std::string_view> mo
 }
 
 Status parse_sizes(const JsonValue& text, ModelConfig* config) {
-  TRY_ASSIGN(config->vocab_size, text.get_int("vocab_size", 1, kMaxVocab));
+  TRY_ASSIGN(config->vocab_size, parse_vocab_size(text));
   TRY_ASSIGN(config->hidden_size, text.get_int("hidden_size", 1, kMaxWidth));
   TRY_ASSIGN(config->intermediate_size, text.get_int("intermediate_size", 1, kMaxWidth));
   TRY_ASSIGN(config->num_layers, text.get_int("num_hidden_layers", 1, kMaxLayers));
@@ -105,13 +106,13 @@ Status parse_scoring(const JsonValue& text, bool v2, ModelConfig* config) {
 
 // Groups must be equal, and those kept must hold at least the experts that a token takes.
 Status parse_groups(const JsonValue& text, ModelConfig* config) {
+  if (config->topk_method == TopkMethod::kGreedy) return {};  // has no groups, whatever the file says
   TRY_ASSIGN(const std::optional<int64_t> groups, text.find_int("n_group", 1, config->num_experts));
   const int64_t n = groups.value_or(1);
   TRY_ASSIGN(const std::optional<int64_t> kept, text.find_int("topk_group", 1, n));
   if (config->num_experts % n != 0)
     return text.get("n_group")->error(
         Code::kInvalidArgument, fmt::format("is {}, does not divide n_routed_experts {}", n, config->num_experts));
-  if (config->topk_method == TopkMethod::kGreedy) return {};  // ignores groups
   if (n > 1 && !kept) return text.get_int("topk_group").error();
   const int64_t per_group = config->num_experts / n;
   const int64_t top = kept.value_or(1);

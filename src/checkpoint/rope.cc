@@ -6,11 +6,13 @@
 #include <string>
 
 #include <fmt/core.h>
+
+#include "checkpoint/config_fields.h"
+
 namespace ddtree {
 namespace {
 
 constexpr double kMaxFactor = 65536;
-constexpr int64_t kMaxPositions = int64_t{1} << 24;
 
 // The pair whose wavelength fits `rotations` times into the original context.
 double correction_pair(const RopeConfig& rope, double dim, double rotations) {

@@ -7,7 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+
 #include "base/checked.h"
 #include "base/json.h"
 
@@ -143,13 +144,8 @@ Status check_coverage(const std::vector<TensorEntry>& entries, int64_t data_begi
 bool is_lfs_pointer(std::string_view text) { return text.starts_with("version https://git-lfs.github.com/spec/"); }
 
 std::string describe(const TensorEntry& entry) {
-  std::string out(dtype_name(entry.dtype));
-  out += " [";
-  for (int i = 0; i < entry.rank; ++i) {
-    if (i > 0) out += ", ";
-    out += std::to_string(entry.dim[i]);
-  }
-  return out + "]";
+  const auto dims = entry.dim.begin();
+  return fmt::format("{} [{}]", dtype_name(entry.dtype), fmt::join(dims, dims + entry.rank, ", "));
 }
 
 Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file, std::string_view name) {

@@ -12,7 +12,6 @@ namespace ddtree {
 namespace {
 
 constexpr int kMassBits = 40;
-constexpr size_t kMaxVocab = size_t{1} << 23;  // as many masses of 2^40 fit 64 bits
 
 // Larger for a larger logit, then for a lower id.
 uint64_t order_key(float logit, int32_t id) {
@@ -57,7 +56,7 @@ void keep_nucleus(const Weigher& weight, float top_p, std::vector<uint64_t>& ord
 
 std::span<const Survivor> filter_logits(std::span<const float> logits, const SamplingParams& p,
                                         FilterScratch& scratch) {
-  CHECK_LE(logits.size(), kMaxVocab);
+  CHECK_LE(static_cast<int64_t>(logits.size()), kMaxVocab);
   const Weigher weight(logits, p.temperature);
   const auto keep = [&, min_p = double{p.min_p}](int32_t id) {
     const double w = weight(id);

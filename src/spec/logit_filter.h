@@ -9,6 +9,9 @@
 
 namespace ddtree {
 
+// Tokens a model may have. The masses below, each at most 2^40, then add up in 64 bits.
+inline constexpr int64_t kMaxVocab = int64_t{1} << 23;
+
 struct Survivor {
   int32_t id;
   double weight;  // exp((logit − highest logit) / temperature): 1 for the most probable token

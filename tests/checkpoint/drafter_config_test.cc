@@ -133,6 +133,16 @@ TEST(DrafterConfig, RefusesImpossibleValues) {
   }
 }
 
+TEST(DrafterConfig, VocabularyLimits) {
+  const std::string text = replaced(fixture("kimi-k2.6-dflash.json"), "163838", "1");
+  const auto with_vocab = [&](const char* size) { return replaced(text, "163840", size); };
+  EXPECT_EQ(parsed(with_vocab("2")).vocab_size, 2);
+  EXPECT_EQ(parsed(with_vocab("8388608")).vocab_size, 8388608);
+  for (const char* size : {"1", "8388609"})
+    expect_error(with_vocab(size), Code::kInvalidArgument,
+                 std::string("vocab_size: is ") + size + ", must be an integer from 2 to 8388608");
+}
+
 TEST(DrafterConfig, FitsItsTargetOnly) {
   const ModelConfig target = *parse_model_config(fixture("kimi-k2.6.json"));
   const DrafterConfig drafter = parsed(fixture("kimi-k2.6-dflash.json"));

@@ -71,6 +71,16 @@ TEST(ModelConfigErrors, MessagesCarryValueAndLimit) {
                "text_config.hidden_size: is 0, must be an integer from 1 to 1048576");
 }
 
+TEST(ModelConfigErrors, VocabularyLimits) {
+  const std::string text =
+      with_field(with_field(fixture("kimi-k2-thinking.json"), "eos_token_id", "null"), "bos_token_id", "null");
+  for (const char* value : {"2", "8388608"})
+    EXPECT_TRUE(parse_model_config(with_field(text, "vocab_size", value)).ok()) << value;
+  for (const char* value : {"1", "8388609"})
+    expect_error(with_field(text, "vocab_size", value), Code::kInvalidArgument,
+                 std::string("vocab_size: is ") + value + ", must be an integer from 2 to 8388608");
+}
+
 TEST(ModelConfigErrors, ImpossibleReals) {
   const std::string text = fixture("kimi-k2-thinking.json");
   for (const char* value : {"0", "-1e-5", "1", "1e999", "\"small\""})
@@ -166,6 +176,16 @@ TEST(ModelConfig, MissingGroupsAreOneGroup) {
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(config->num_groups, 1);
   EXPECT_EQ(config->topk_groups, 1);
+}
+
+TEST(ModelConfig, GreedyIgnoresGroups) {
+  const std::string text = with_field(fixture("deepseek-v3.json"), "topk_method", "\"greedy\"");
+  for (const char* groups : {"7", "0", "256", "null"}) {
+    const Result<ModelConfig> config = parse_model_config(with_field(text, "n_group", groups));
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    EXPECT_EQ(config->num_groups, 1);
+    EXPECT_EQ(config->topk_groups, 1);
+  }
 }
 
 }  // namespace
