@@ -140,25 +140,30 @@ __device__ __forceinline__ void multiply_mma(float (&acc)[Mt][4 * G], uint32_t w
   }
 }
 
-// What a warp has of a stage before its first wgmma: scales of its tiles, and the fragments of the first step.
+// What a warp has of a stage before its first wgmma: scales of its tiles, the fragments of the first step, and the
+// words of the first four.
 template <int Mt>
 struct WgmmaOperands {
   uint4 scales[Mt];
-  uint4 words;
+  uint4 words[2];    // of two steps each
   uint32_t a[2][8];  // of even and odd steps
 
+  __device__ __forceinline__ void load_words(uint32_t block, int lane, int step) {
+    words[step / 2 % 2] = load_shared_128(block + step / 4 * kTileBytes + step % 4 / 2 * 512 + lane * 16);
+  }
   __device__ __forceinline__ void load(uint32_t block, int lane) {
+    load_words(block, lane, 0);
+    load_words(block, lane, 2);
 #pragma unroll
     for (int mt = 0; mt < Mt; ++mt)
       scales[mt] = load_shared_128(block + mt * kTileBytes + kTileNibbleBytes + lane / 4 * 16);
-    words = load_shared_128(block + lane * 16);
-    dequantise(a[0], words.x);
-    dequantise(a[0] + 4, words.y);
+    dequantise(a[0], words[0].x);
+    dequantise(a[0] + 4, words[0].y);
   }
 };
 
 // The same by wgmma, bit for bit. A step is one tile × one group of 32; its sums are scaled while the next one's are on
-// the tensor cores. `prefetch` fills `in` for the next stage meanwhile.
+// the tensor cores, and its words come two steps ahead. `prefetch` fills `in` for the next stage meanwhile.
 template <int Mt, int G, class Prefetch>
 __device__ __forceinline__ void multiply_wgmma(float (&acc)[Mt][4 * G], WgmmaOperands<Mt>& in, uint32_t block, int lane,
                                                uint64_t b, uint32_t piece, Prefetch prefetch) {
@@ -173,11 +178,12 @@ __device__ __forceinline__ void multiply_wgmma(float (&acc)[Mt][4 * G], WgmmaOpe
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     uint32_t* a = in.a[i % 2];
+    const uint4& words = in.words[i / 2 % 2];
     if (i > 0) {
-      if (i % 2 == 0) in.words = load_shared_128(block + i / 4 * kTileBytes + i % 4 / 2 * 512 + lane * 16);
-      dequantise(a, i % 2 ? in.words.z : in.words.x);
-      dequantise(a + 4, i % 2 ? in.words.w : in.words.y);
+      dequantise(a, i % 2 ? words.z : words.x);
+      dequantise(a + 4, i % 2 ? words.w : words.y);
     }
+    if (i % 2 == 1 && i + 3 < kSteps) in.load_words(block, lane, i + 3);
     wgmma_fence();
     wgmma_m64k16<G, false>(t[i % 2], a, b + i % 4 * 4 * piece);
     wgmma_m64k16<G, true>(t[i % 2], a + 4, b + (i % 4 * 4 + 2) * piece);
@@ -200,18 +206,18 @@ __device__ __forceinline__ bf16 silu_mul(float gate, float up) {
 }
 
 __device__ inline uint32_t pack_bf16(float lo, float hi) {
-  const __nv_bfloat162 v = __halves2bfloat162(__float2bfloat16_rn(lo), __float2bfloat16_rn(hi));
+  const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
-// N results in a row, as one store.
-template <int N>
-__device__ __forceinline__ void store_values(bf16* p, const bf16 (&v)[N]) {
-  if constexpr (N == 8)
+// Results in a row, as one store.
+template <class T, int N>
+__device__ __forceinline__ void store_values(bf16* p, const T (&v)[N]) {
+  if constexpr (sizeof v == 16)
     *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(v);
-  else if constexpr (N == 4)
+  else if constexpr (sizeof v == 8)
     *reinterpret_cast<uint2*>(p) = *reinterpret_cast<const uint2*>(v);
-  else if constexpr (N == 2)
+  else if constexpr (sizeof v == 4)
     *reinterpret_cast<uint32_t*>(p) = *reinterpret_cast<const uint32_t*>(v);
   else
     *p = v[0];
@@ -510,23 +516,25 @@ __device__ __forceinline__ void store_rows(const ExpertKernelArgs& a, const Unit
                                            const float (&sum)[Mt][4 * G]) {
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int tile = unit.index * unit.plan.unit_tiles + tile0, row_block = tile / kTiles, mt0 = tile % kTiles;
+  const int width = unit.phase == 0 ? a.inter : a.hidden;
+  bf16* row = unit.phase == 0 ? a.h + row_block * 32 + 4 * g + mt0 : a.y + row_block * 64 + 8 * g + 2 * mt0;
+  row += static_cast<int64_t>(unit.tile.slot0 + 2 * c) * width;  // of this lane's first token
 #pragma unroll
   for (int n = 0; n < G; ++n)
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      const int token = n * 8 + 2 * c + q, r = 4 * n + q;
-      if (token >= unit.tile.n) continue;
-      const int64_t slot = unit.tile.slot0 + token;
+      const int r = 4 * n + q;
+      if (n * 8 + 2 * c + q >= unit.tile.n) continue;
       if (unit.phase == 0) {
         alignas(16) bf16 v[Mt];
 #pragma unroll
         for (int mt = 0; mt < Mt; ++mt) v[mt] = silu_mul(sum[mt][r], sum[mt][r + 2]);
-        store_values(a.h + slot * a.inter + row_block * 32 + 4 * g + mt0, v);
+        store_values(row + (n * 8 + q) * width, v);
       } else {
-        alignas(16) bf16 v[2 * Mt];
+        alignas(16) __nv_bfloat162 v[Mt];
 #pragma unroll
-        for (int mt = 0; mt < 2 * Mt; ++mt) v[mt] = __float2bfloat16_rn(sum[mt / 2][r + mt % 2 * 2]);
-        store_values(a.y + slot * a.hidden + row_block * 64 + 8 * g + 2 * mt0, v);
+        for (int mt = 0; mt < Mt; ++mt) v[mt] = __floats2bfloat162_rn(sum[mt][r], sum[mt][r + 2]);
+        store_values(row + (n * 8 + q) * width, v);
       }
     }
   if (unit.phase == 0) {
