@@ -324,25 +324,16 @@ Result<std::optional<std::string_view>> JsonValue::find_string(std::string_view 
 std::string JsonValue::path() const {
   const std::vector<Node>& nodes = tape_->nodes;
   std::string out;
-  uint32_t at = 0;
-  while (at != node_) {
+  for (uint32_t at = 0; at != node_;) {
     const bool object = nodes[at].kind == Kind::kObject;
-    uint32_t child = at + 1;
-    for (size_t i = 0;; ++i) {
-      const uint32_t value = object ? child + 1 : child;
-      if (node_ < nodes[value].end) {
-        if (object) {
-          if (!out.empty()) out += '.';
-          out += tape_->string(child);
-        } else {
-          out += '[';
-          out += std::to_string(i);
-          out += ']';
-        }
-        at = value;
-        break;
-      }
-      child = nodes[value].end;
+    size_t index = 0;
+    at += 1 + object;  // the first child, past its key
+    for (; nodes[at].end <= node_; ++index) at = nodes[at].end + object;
+    if (!object) {
+      out += "[" + std::to_string(index) + "]";
+    } else {
+      if (!out.empty()) out += '.';
+      out += tape_->string(at - 1);
     }
   }
   return out;

@@ -9,17 +9,23 @@
 namespace ddtree {
 namespace {
 
+template <class T>
+T read(const TensorView& view, int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(view.data) + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+int64_t read_integer(const TensorView& view, int64_t index) {
+  return view.dtype == DType::kI64 ? read<int64_t>(view, index) : read<int32_t>(view, index);
+}
+
 // Index of the first value that is NaN or infinite, -1 if none: its exponent bits are all ones. `Bits` holds one value.
 template <class Bits>
 int64_t find_non_finite(const TensorView& view, Bits exponent) {
   constexpr int64_t kBlock = 256;  // values between two looks, so that the loop within can be vectorised
-  const char* bytes = static_cast<const char*>(view.data);
   const int64_t n = view.elements();
-  const auto is_bad = [&](int64_t i) {
-    Bits value;
-    std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
-    return (value & exponent) == exponent;
-  };
+  const auto is_bad = [&](int64_t i) { return (read<Bits>(view, i) & exponent) == exponent; };
   for (int64_t first = 0; first < n; first += kBlock) {
     const int64_t last = std::min(n, first + kBlock);
     bool any = false;
@@ -41,18 +47,6 @@ int64_t find_non_finite(const TensorView& view) {
 
 bool must_be_finite(std::string_view name) {
   return name.ends_with(".weight_scale") || name.ends_with(".e_score_correction_bias") || name.ends_with("norm.weight");
-}
-
-int64_t read_integer(const TensorView& view, int64_t index) {
-  const char* at = static_cast<const char*>(view.data) + index * dtype_size(view.dtype);
-  int64_t wide = 0;
-  int32_t narrow = 0;
-  if (view.dtype == DType::kI64) {
-    std::memcpy(&wide, at, sizeof(wide));
-    return wide;
-  }
-  std::memcpy(&narrow, at, sizeof(narrow));
-  return narrow;
 }
 
 // weight_shape [out, in] beside weight_packed [out, in / 8].

@@ -188,8 +188,7 @@ std::vector<int> trim_to_rows(std::span<const Tree* const> trees, int max_rows) 
   }
   if (wanted <= max_rows) return kept;
 
-  using Head =
-      std::pair<double, int>;  // the next node's log-probability; minus the tree's index, so ties favour low ones
+  using Head = std::pair<double, int>;  // a tree's next log-probability; minus its index, so that ties favour low ones
   std::vector<Head> heads;
   for (size_t t = 0; t < trees.size(); ++t) {
     kept[t] = 0;
