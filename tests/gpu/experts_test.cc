@@ -80,32 +80,36 @@ class Layer {
   // bf16 [rows, hidden], from poisoned buffers between guards. Runs `times` times on one workspace.
   std::vector<uint16_t> run(const Batch& batch, std::optional<ExpertMode> mode, int32_t shared_bytes = 0,
                             int times = 1) {
+    const int64_t work_bytes = expert_workspace_bytes(shape_, batch.rows);
+    const Buffer work = on_device(std::vector<uint8_t>(static_cast<size_t>(work_bytes + 2 * kGuard), kPoison));
+    uint8_t* workspace = static_cast<uint8_t*>(work.data()) + kGuard;
+    EXPECT_TRUE(init_expert_workspace(shape_, batch.rows, workspace, nullptr).ok());
+    std::vector<uint16_t> result;
+    for (int i = 0; i < times; ++i) result = run_on(workspace, batch, mode, shared_bytes);
+    expect_guards(work, work_bytes);
+    return result;
+  }
+
+  // The same on a workspace that others use too.
+  std::vector<uint16_t> run_on(void* workspace, const Batch& batch, std::optional<ExpertMode> mode,
+                               int32_t shared_bytes = 0) {
     ExpertDevice device = device_;
     if (shared_bytes != 0) device.shared_bytes = shared_bytes;
     const int64_t out_bytes = static_cast<int64_t>(batch.rows) * shape_.hidden * 2;
-    const int64_t work_bytes = expert_workspace_bytes(shape_, batch.rows);
     const Buffer out = on_device(std::vector<uint8_t>(static_cast<size_t>(out_bytes + 2 * kGuard), kPoison));
-    const Buffer work = on_device(std::vector<uint8_t>(static_cast<size_t>(work_bytes + 2 * kGuard), kPoison));
     const Buffer x = on_device(batch.x), ids = on_device(batch.ids), weights = on_device(batch.weights);
-    uint8_t* workspace = static_cast<uint8_t*>(work.data()) + kGuard;
-    EXPECT_TRUE(init_expert_workspace(shape_, batch.rows, workspace, nullptr).ok());
-    for (int i = 0; i < times; ++i) {
-      const Status status =
-          run_experts(shape_, device,
-                      {experts_.gate_up.data(), experts_.down.data(), x.data(), static_cast<const int32_t*>(ids.data()),
-                       static_cast<const float*>(weights.data()), static_cast<uint8_t*>(out.data()) + kGuard,
-                       batch.rows, workspace, mode},
-                      nullptr);
-      EXPECT_TRUE(status.ok()) << status.error().message;
-    }
+    uint8_t* result = static_cast<uint8_t*>(out.data()) + kGuard;
+    const Status status =
+        run_experts(shape_, device,
+                    {experts_.gate_up.data(), experts_.down.data(), x.data(), static_cast<const int32_t*>(ids.data()),
+                     static_cast<const float*>(weights.data()), result, batch.rows, workspace, mode},
+                    nullptr);
+    EXPECT_TRUE(status.ok()) << status.error().message;
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    expect_guards(work, work_bytes);
     expect_guards(out, out_bytes);
-    std::vector<uint16_t> result(static_cast<size_t>(out_bytes / 2));
-    EXPECT_EQ(cudaMemcpy(result.data(), static_cast<uint8_t*>(out.data()) + kGuard, static_cast<size_t>(out_bytes),
-                         cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return result;
+    std::vector<uint16_t> host(static_cast<size_t>(out_bytes / 2));
+    EXPECT_EQ(cudaMemcpy(host.data(), result, static_cast<size_t>(out_bytes), cudaMemcpyDeviceToHost), cudaSuccess);
+    return host;
   }
 
   double error(const Batch& batch, const std::vector<uint16_t>& out, int32_t row) const {
@@ -247,6 +251,20 @@ TEST(Experts, RepeatsToTheBit) {
   const Batch batch = random_batch(kDemo, 60, 9);
   for (const std::optional<ExpertMode> mode : layer.modes(0))
     EXPECT_EQ(layer.run(batch, mode, 0, 1), layer.run(batch, mode, 0, 5));
+}
+
+// A step of any size finds the workspace as the step before left it.
+TEST(Experts, OneWorkspaceForAllRowCounts) {
+  Layer layer(kDemo);
+  const Buffer work =
+      on_device(std::vector<uint8_t>(static_cast<size_t>(expert_workspace_bytes(kDemo, 1024)), kPoison));
+  ASSERT_TRUE(init_expert_workspace(kDemo, 1024, work.data(), nullptr).ok());
+  for (const std::optional<ExpertMode> mode : layer.modes(0))
+    for (const int32_t rows : {1024, 4, 300, 1, 90, 7, 1024, 33}) {
+      const Batch batch = random_batch(kDemo, rows, static_cast<uint64_t>(rows));
+      EXPECT_EQ(layer.run_on(work.data(), batch, mode), layer.run(batch, mode))
+          << "mode " << name_of(mode) << ", rows " << rows;
+    }
 }
 
 }  // namespace

@@ -106,11 +106,13 @@ struct Workspace {
   int64_t claimed, ready, slot, h, y, bytes;
 };
 
+// The counters come first and have the same room whatever the row count: launches of all sizes share them, and find
+// them clear only if no other launch's data ever lies there.
 Workspace layout_workspace(const ExpertShape& shape, int32_t rows) {
-  const int64_t slots = static_cast<int64_t>(rows) * shape.top_k;
+  const int64_t slots = static_cast<int64_t>(rows) * shape.top_k, most = static_cast<int64_t>(kMaxRows) * shape.top_k;
   Workspace w{};
   w.ready = 256;
-  w.slot = 256 + round_up(4 * std::min<int64_t>(slots, shape.experts + slots / 2), 256);
+  w.slot = w.ready + round_up(4 * std::min<int64_t>(most, shape.experts + most / 2), 256);
   w.h = w.slot + round_up(4 * slots, 256);
   w.y = w.h + round_up(2 * slots * shape.inter, 256);
   w.bytes = w.y + round_up(2 * slots * shape.hidden, 256);
