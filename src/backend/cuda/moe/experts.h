@@ -53,8 +53,8 @@ int64_t expert_workspace_bytes(const ExpertShape& shape, int32_t max_rows);
 // Once after allocation: clears the counters. Every launch leaves them clear.
 Status init_expert_workspace(const ExpertShape& shape, int32_t max_rows, void* workspace, cudaStream_t stream);
 
-// The shape must have passed check_expert_shape. A launch is one CTA on each of `device.sms` multiprocessors, which wait for
-// each other: no other kernel may hold one of them for good.
+// The shape must have passed check_expert_shape. A launch is one CTA on each of `device.sms` multiprocessors, which
+// wait for each other: no other kernel may hold one of them for good.
 Status run_experts(const ExpertShape& shape, const ExpertDevice& device, const ExpertsArgs& args, cudaStream_t stream);
 
 }  // namespace ddtree::cuda
