@@ -15,7 +15,9 @@ using Clock = std::chrono::steady_clock;
 // between looks, then, if it is idle, sleeps. A decode step's gaps between regions are far below the last limit.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kIdle = std::chrono::microseconds(500);
-constexpr uint64_t kShareMask = 0xffff;
+// How long the caller, when it has finished, leaves a thread to begin its share: far above the 50 ns that one on time
+// needs, far below the milliseconds that an absent one may take.
+constexpr int kPatience = 100;  // looks, of about 25 ns
 
 // Between two looks at a shared variable: frees the core's resources for its sibling thread.
 inline void relax() { __builtin_ia32_pause(); }
@@ -56,9 +58,11 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::create(int threads) {
                                              std::to_string(kMaxThreads)};
   const int size = threads == 0 ? std::min(usable_cores(), kMaxThreads) : threads;
   std::unique_ptr<ThreadPool> pool(new ThreadPool(size));
-  pool->claim_.store(static_cast<uint64_t>(size));
   try {
-    for (int i = 1; i < size; ++i) pool->threads_.emplace_back([p = pool.get()] { p->work(); });
+    for (int share = 1; share < size; ++share) {
+      Worker& worker = pool->workers_[static_cast<size_t>(share - 1)];
+      worker.thread = std::thread([p = pool.get(), &worker, share] { p->work(worker, share); });
+    }
   } catch (const std::system_error& e) {
     return Error{Code::kExhausted,
                  "cannot start " + std::to_string(size) + " threads: " + e.what() + "; use fewer threads"};
@@ -69,42 +73,48 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::create(int threads) {
 ThreadPool::~ThreadPool() {
   stop_.store(true);
   wake();
-  for (std::thread& thread : threads_) thread.join();
+  for (Worker& worker : workers_)
+    if (worker.thread.joinable()) worker.thread.join();
 }
 
 void ThreadPool::run_shares(Call call, void* task) {
   if (size_ == 1) return call(task, 0);
   call_ = call;
   task_ = task;
-  done_.store(0, std::memory_order_relaxed);
-  const uint64_t region = (claim_.load(std::memory_order_relaxed) >> 16) + 1;
-  claim_.store(region << 16 | 1);  // sequentially consistent with sleepers_: a thread sees this or is woken
+  const uint64_t region = region_.load(std::memory_order_relaxed) + 1;
+  region_.store(region);  // sequentially consistent with sleepers_: a thread sees this or is woken
   if (sleepers_.load() > 0) wake();
   call(task, 0);
-  int others = size_ - 1;
-  while (run_one()) --others;
-  Spinner spinner;
-  while (done_.load(std::memory_order_acquire) < others) spinner.wait();
+  for (int share = 1; share < size_; ++share) finish(workers_[static_cast<size_t>(share - 1)], share, region);
 }
 
-// Claims and runs one share of the open region; false if there is none.
-bool ThreadPool::run_one() {
-  uint64_t claim = claim_.load(std::memory_order_acquire);
-  do {
-    if ((claim & kShareMask) >= static_cast<uint64_t>(size_)) return false;
-  } while (!claim_.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_acquire));
-  call_(task_, static_cast<int>(claim & kShareMask));
-  return true;
+// Waits for a share, or runs it if its thread has not begun.
+void ThreadPool::finish(Worker& worker, int share, uint64_t region) {
+  for (int look = 0; look < kPatience; ++look) {
+    if (worker.done.load(std::memory_order_acquire) == region) return;
+    relax();
+  }
+  uint64_t before = region - 1;
+  if (worker.taken.compare_exchange_strong(before, region)) return call_(task_, share);
+  Spinner spinner;
+  while (worker.done.load(std::memory_order_acquire) != region) spinner.wait();
 }
 
-void ThreadPool::work() {
+void ThreadPool::work(Worker& worker, int share) {
   Spinner spinner;
+  uint64_t seen = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (run_one()) {
-      done_.fetch_add(1, std::memory_order_release);
+    const uint64_t region = region_.load(std::memory_order_acquire);
+    if (region != seen) {
+      seen = region;
+      uint64_t before = region - 1;
+      if (worker.taken.compare_exchange_strong(before, region)) {  // fails when the caller has lost patience
+        call_(task_, share);
+        worker.done.store(region, std::memory_order_release);
+      }
       spinner = Spinner();
     } else if (!spinner.wait()) {
-      sleep();
+      sleep(seen);
       spinner = Spinner();
     }
   }
@@ -115,10 +125,10 @@ void ThreadPool::wake() {
   awake_.notify_all();
 }
 
-void ThreadPool::sleep() {
+void ThreadPool::sleep(uint64_t seen) {
   std::unique_lock lock(mutex_);
   sleepers_.fetch_add(1);
-  awake_.wait(lock, [&] { return stop_.load() || (claim_.load() & kShareMask) < static_cast<uint64_t>(size_); });
+  awake_.wait(lock, [&] { return stop_.load() || region_.load() != seen; });
   sleepers_.fetch_sub(1);
 }
 

@@ -1,6 +1,6 @@
 // ThreadPool: fork-join over a fixed set of threads, for regions of a few microseconds.
-// Idle threads spin for a moment, then sleep: an idle process burns nothing. Shares are claimed, not assigned: when a
-// thread is late (asleep, or its core was given to another process), the caller runs its share.
+// Idle threads spin for a moment, then sleep: an idle process burns nothing. When a thread is late (asleep, or its core
+// was given to another process), the caller takes its share.
 #pragma once
 
 #include <atomic>
@@ -40,24 +40,30 @@ class ThreadPool {
  private:
   using Call = void (*)(void* task, int share);
 
-  explicit ThreadPool(int size) : size_(size) {}
-  void run_shares(Call call, void* task);
-  bool run_one();
-  void work();
-  void wake();
-  void sleep();
+  // One other thread, on cache lines of its own: the caller reads `done` while it waits, and `taken` only when the
+  // thread is late, so that a thread that is on time takes its share without waiting for a cache line.
+  struct Worker {
+    alignas(64) std::atomic<uint64_t> taken = 0;  // the last region whose share somebody took
+    alignas(64) std::atomic<uint64_t> done = 0;   // the last region whose share the thread finished
+    std::thread thread;
+  };
 
-  const int size_;
-  Call call_ = nullptr;  // of the current region; written before claim_ opens it
+  explicit ThreadPool(int size) : size_(size), workers_(static_cast<size_t>(size - 1)) {}
+  void run_shares(Call call, void* task);
+  void finish(Worker& worker, int share, uint64_t region);
+  void work(Worker& worker, int share);
+  void wake();
+  void sleep(uint64_t seen);
+
+  alignas(64) std::atomic<uint64_t> region_ = 0;  // counts runs; on one line with what a thread needs next
+  Call call_ = nullptr;                           // of this region; written before region_
   void* task_ = nullptr;
-  // Region number in the high bits, next share to claim in the low 16. Closed when the next share is size_.
-  alignas(64) std::atomic<uint64_t> claim_;
-  alignas(64) std::atomic<int> done_ = 0;  // shares finished in this region, the caller's own excepted
   alignas(64) std::atomic<int> sleepers_ = 0;
   std::atomic<bool> stop_ = false;
+  const int size_;
   std::mutex mutex_;
   std::condition_variable awake_;
-  std::vector<std::thread> threads_;
+  std::vector<Worker> workers_;
 };
 
 }  // namespace ddtree
