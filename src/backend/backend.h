@@ -67,8 +67,9 @@ class Backend {
   virtual Result<std::unique_ptr<PreparedMoe>> prepare(const MoeSource& source) = 0;
   virtual Result<Buffer> prepare_vector(TensorView values) = 0;  // a norm's gain, as float32 [n]
 
-  // One forward pass: stage() fixes the batch that the verbs below refer to (it must live until the next finish());
-  // finish() joins the device and reports its failures.
+  // One forward pass: stage() fixes the batch that the verbs below refer to; it must live until the next stage() or
+  // finish(). Lists of rows that verbs take are read before the verb returns. finish() joins the device and reports its
+  // failures.
   virtual void stage(const Batch& batch) = 0;
   virtual Status finish() = 0;
 

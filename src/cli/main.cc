@@ -11,6 +11,10 @@ int main(int argc, char** argv) {
   ddtree::add_verify(app, exit_code);
   ddtree::add_inspect(app, exit_code);
   ddtree::add_tokenize(app, exit_code);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // 0: --help and --version
+  }
   return exit_code;
 }

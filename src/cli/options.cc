@@ -9,6 +9,9 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
   app.add_option("model", flags.model, "Directory of the model; default: the demo");
   app.add_option("--draft", flags.draft, "Directory of the drafter, auto (the one beside the model) or none")
       ->capture_default_str();
+  app.add_option("--draft-yarn", flags.draft_yarn, "Factor of the drafter's cos and sin: ratio of mscales, or legacy")
+      ->capture_default_str();
+  app.add_option("--mla-norm-eps", flags.mla_norm_eps, "Of the norms inside MLA; default: the model's rms_norm_eps");
   app.add_option("--device", flags.device, "cpu, or ref: the slow reference")->capture_default_str();
   app.add_option("--cpu-mode", flags.cpu_mode, "exact: float32 throughout")->capture_default_str();
   app.add_option("--cpu-isa", flags.isa, "auto, portable or avx512")->capture_default_str();
@@ -26,7 +29,7 @@ void add_text_flags(CLI::App& app, TextFlags& flags) {
   app.add_option("--top-k", s.top_k, "Most probable tokens to choose among; 0: off")->capture_default_str();
   app.add_option("--min-p", s.min_p, "Least probability relative to the most probable token; 0: off")
       ->capture_default_str();
-  app.add_option("--seed", s.seed, "Equal seeds give equal text")->capture_default_str();
+  app.add_option("--seed", s.seed, "Equal seeds give equal text")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--repetition-penalty", s.repetition_penalty, "1: off")->capture_default_str();
   app.add_option("--presence-penalty", s.presence_penalty, "0: off")->capture_default_str();
   app.add_option("--frequency-penalty", s.frequency_penalty, "0: off")->capture_default_str();
@@ -52,6 +55,17 @@ Result<BackendOptions> backend_options(const ModelFlags& flags) {
   if (flags.cpu_mode != "exact")
     return Error{Code::kUnsupported, "--cpu-mode " + flags.cpu_mode + ": this version has exact only"};
   return BackendOptions{flags.device, flags.threads, flags.isa};
+}
+
+Result<ModelOptions> model_options(const ModelFlags& flags) {
+  ModelOptions options;
+  options.target.mla_lora_norm_eps = flags.mla_norm_eps;
+  if (flags.draft_yarn == "legacy") {
+    options.drafter.amplitude = YarnAmplitude::kLegacy;
+  } else if (flags.draft_yarn != "ratio") {
+    return Error{Code::kInvalidArgument, "--draft-yarn " + flags.draft_yarn + ": give ratio or legacy"};
+  }
+  return options;
 }
 
 Result<std::string> demo_model() {

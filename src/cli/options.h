@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "backend/registry.h"
 #include "engine/request.h"
+#include "model/load.h"
 
 namespace CLI {
 class App;
@@ -16,6 +18,8 @@ namespace ddtree {
 struct ModelFlags {
   std::string model;  // empty: the demo beside the program
   std::string draft = "auto";
+  std::string draft_yarn = "ratio";
+  std::optional<double> mla_norm_eps;
   std::string device = "cpu";
   std::string cpu_mode = "exact";
   std::string isa = "auto";
@@ -40,6 +44,7 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags);
 
 Result<SpecOptions> spec_options(const SpecFlags& flags);
 Result<BackendOptions> backend_options(const ModelFlags& flags);
+Result<ModelOptions> model_options(const ModelFlags& flags);
 
 // The directory of the demo pair: beside the program, or in the source tree that it was built in.
 Result<std::string> demo_model();

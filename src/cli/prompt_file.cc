@@ -1,8 +1,9 @@
 #include "cli/prompt_file.h"
 
-#include <fstream>
+#include <algorithm>
 
 #include "base/json.h"
+#include "base/mapped_file.h"
 
 namespace ddtree {
 namespace {
@@ -32,13 +33,20 @@ Result<Prompt> read_line(std::string_view line, const std::string& where, const 
 
 }  // namespace
 
+Result<std::string> read_file(const std::string& path) {
+  TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
+  return std::string(file.text());
+}
+
 Result<std::vector<Prompt>> read_prompts(const std::string& path, const Tokenizer* tokenizer) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{Code::kNotFound, path + ": cannot be read"};
+  TRY_ASSIGN(const std::string text, read_file(path));
   std::vector<Prompt> prompts;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+  int64_t number = 1;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     TRY_ASSIGN(Prompt prompt, read_line(line, path + ":" + std::to_string(number), tokenizer));
     prompts.push_back(std::move(prompt));
   }

@@ -10,6 +10,9 @@
 
 namespace ddtree {
 
+// The bytes of a file.
+Result<std::string> read_file(const std::string& path);
+
 struct Prompt {
   std::string genre;
   std::vector<int32_t> ids;

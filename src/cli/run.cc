@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
@@ -15,6 +15,7 @@
 
 #include "base/json_writer.h"
 #include "cli/commands.h"
+#include "cli/prompt_file.h"
 #include "cli/session.h"
 #include "cli/stats_json.h"
 #include "text/detokenizer.h"
@@ -34,20 +35,17 @@ struct RunFlags {
 };
 
 std::atomic<bool> interrupted{false};
-void on_interrupt(int) { interrupted = true; }
+void on_interrupt(int) {
+  interrupted = true;
+  std::signal(SIGINT, SIG_DFL);  // the second ends it at once
+}
 
 constexpr int kInterruptedStatus = 130;  // as shells report SIGINT
 
 // The prompt's text from where the flags say: --prompt, --prompt-file, or standard input when it is not a terminal.
 Result<std::string> prompt_text(const CLI::App& app, const RunFlags& flags) {
   if (app.count("--prompt") > 0) return flags.prompt;
-  if (app.count("--prompt-file") > 0) {
-    std::ifstream file(flags.prompt_file, std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file.good() && !file.eof())
-      return Error{Code::kNotFound, "--prompt-file " + flags.prompt_file + ": cannot be read"};
-    return text;
-  }
+  if (app.count("--prompt-file") > 0) return read_file(flags.prompt_file);
   if (isatty(STDIN_FILENO))
     return Error{Code::kInvalidArgument, "no prompt: give --prompt, --prompt-file or --ids, or pipe text in"};
   return std::string{std::istreambuf_iterator<char>(std::cin), {}};
@@ -85,7 +83,6 @@ class TextStream {
   void finish() {
     if (detokenizer_ && !matcher_.hit()) put(matcher_.finish(detokenizer_->finish()));
   }
-  bool stopped() const { return matcher_.hit().has_value(); }
   const std::string& text() const { return text_; }
   const std::vector<int32_t>& ids() const { return ids_; }
 
@@ -117,15 +114,13 @@ Result<Finished> decode(EngineCore& engine, Request request, TextStream& out) {
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   Finished finished;
   std::optional<Error> error;
+  request.stops = [&](int32_t token) {
+    if (out.ids().empty()) finished.first_token_seconds = elapsed();
+    return !out.push(token);
+  };
   TRY(engine.validate(request));
   TRY(engine.submit(1, std::move(request), [&](Event&& event) {
-    for (const OutputToken& token : event.tokens) {
-      if (out.stopped()) break;
-      if (out.ids().empty()) finished.first_token_seconds = elapsed();
-      if (!out.push(token.id)) engine.cancel(1);
-    }
-    if (event.finish == FinishReason::kNone) return;
-    finished.reason = out.stopped() ? FinishReason::kStop : event.finish;
+    finished.reason = event.finish;
     if (event.stats) finished.stats = *event.stats;
     error = event.error;
   }));
@@ -138,6 +133,12 @@ Result<Finished> decode(EngineCore& engine, Request request, TextStream& out) {
   return finished;
 }
 
+// Of decoding alone: the first token and the time to it left out.
+double tokens_per_second(const TextStream& text, const Finished& run) {
+  const double tokens = static_cast<double>(text.ids().size()) - 1, seconds = run.seconds - run.first_token_seconds;
+  return tokens > 0 && seconds > 0 ? tokens / seconds : 0;
+}
+
 void print_json(const Session& session, const std::vector<int32_t>& prompt, const TextStream& text,
                 const Finished& run) {
   JsonWriter out;
@@ -146,10 +147,8 @@ void print_json(const Session& session, const std::vector<int32_t>& prompt, cons
   out.end_array().key("ids").begin_array();
   for (int32_t id : text.ids()) out.value(id);
   out.end_array().member("text", text.text()).member("finish_reason", finish_reason_name(run.reason));
-  const double decode_seconds = run.seconds - run.first_token_seconds;
-  const double generated = static_cast<double>(text.ids().size());
   out.key("stats").begin_object();
-  out.member("tokens_per_second", decode_seconds > 0 ? std::max(0.0, generated - 1) / decode_seconds : 0.0);
+  out.member("tokens_per_second", tokens_per_second(text, run));
   out.member("seconds", run.seconds).member("first_token_seconds", run.first_token_seconds);
   out.member("load_seconds", session.load_seconds).member("backend", session.backend->name());
   out.member("weight_bytes", run.weight_bytes);
@@ -161,10 +160,8 @@ void print_json(const Session& session, const std::vector<int32_t>& prompt, cons
 
 void print_summary(const TextStream& text, const Finished& run) {
   const RequestStats& s = run.stats;
-  const double decode_seconds = run.seconds - run.first_token_seconds;
   fmt::print(stderr, "\n{} tokens, {:.1f} tokens/s, first after {:.3f} s", text.ids().size(),
-             decode_seconds > 0 ? static_cast<double>(text.ids().size() - 1) / decode_seconds : 0.0,
-             run.first_token_seconds);
+             tokens_per_second(text, run), run.first_token_seconds);
   fmt::print(stderr, "; {} passes of mode {}, {:.2f} tokens a pass\n", s.steps, s.effective_mode, s.accepted_length());
   if (!s.not_speculating.empty()) fmt::print(stderr, "not speculating: {}\n", s.not_speculating);
   double total = 0;
@@ -185,7 +182,9 @@ Result<int> run(const CLI::App& app, const RunFlags& flags) {
   request.ignore_eos = flags.text.ignore_eos;
   request.sampling = flags.text.sampling;
   request.spec = spec;
-  TRY_ASSIGN(const std::unique_ptr<EngineCore> engine, session->engine(1));
+  const int64_t length = std::ssize(request.prompt) + int64_t{request.max_tokens} + 1;
+  const int32_t context = static_cast<int32_t>(std::clamp<int64_t>(length, 1, INT32_MAX));
+  TRY_ASSIGN(const std::unique_ptr<EngineCore> engine, session->engine(1, context));
   std::signal(SIGINT, on_interrupt);
   const std::vector<int32_t> prompt = request.prompt;
   TextStream text(session->tokenizer ? &*session->tokenizer : nullptr, stops, !flags.json);

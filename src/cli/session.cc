@@ -13,10 +13,21 @@ namespace {
 constexpr int32_t kStepRows = 1088;
 constexpr int32_t kPrefillRows = 512;
 
-// A line on the terminal that the next one replaces.
-void show_progress(const std::string& text) {
-  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r\033[K{}", text);
-}
+// A line on the terminal that is gone when this is.
+class Progress {
+ public:
+  explicit Progress(std::string what) : what_(std::move(what)) {}
+  ~Progress() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+  }
+  void show(int64_t done, int64_t layers) const {
+    if (shown_) fmt::print(stderr, "\r\033[Kloading {}: layer {} of {}", what_, done + 1, layers);
+  }
+
+ private:
+  std::string what_;
+  bool shown_ = isatty(STDERR_FILENO) != 0;
+};
 
 }  // namespace
 
@@ -36,12 +47,15 @@ Result<std::unique_ptr<Session>> open_session(const ModelFlags& flags, int32_t m
     TRY_ASSIGN(dir, demo_model());
   }
   TRY_ASSIGN(session->paths, locate_model(dir, flags.draft));
-  show_progress("loading " + session->paths.target + " …");
+  const Progress progress(session->paths.target);
   TRY_ASSIGN(const BackendOptions options, backend_options(flags));
+  TRY_ASSIGN(ModelOptions model_options, ddtree::model_options(flags));
+  model_options.progress = [&](int64_t done, int64_t layers) { progress.show(done, layers); };
   TRY_ASSIGN(session->backend, make_backend(options));
   const SchedulerOptions limits = scheduler_options(max_streams);
   const int32_t observed = std::max(limits.prefill_rows, max_streams * Step::kTapRoom);
-  TRY_ASSIGN(session->model, load_model(*session->backend, session->paths, {limits.max_rows, max_streams, observed}));
+  TRY_ASSIGN(session->model,
+             load_model(*session->backend, session->paths, {limits.max_rows, max_streams, observed}, model_options));
   Result<Tokenizer> tokenizer = Tokenizer::load(session->paths.target);
   if (tokenizer.ok()) {
     session->tokenizer = *std::move(tokenizer);
@@ -49,7 +63,6 @@ Result<std::unique_ptr<Session>> open_session(const ModelFlags& flags, int32_t m
     session->no_tokenizer = tokenizer.error().message;
   }
   session->load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  show_progress("");
   return session;
 }
 

@@ -22,6 +22,7 @@ void write_stats(JsonWriter& out, const RequestStats& s) {
   s.not_speculating.empty() ? out.null() : out.value(s.not_speculating);
   out.member("prompt_tokens", s.prompt_tokens).member("output_tokens", s.output_tokens);
   out.member("prefill_rows", s.prefill_tokens).member("preemptions", s.preemptions);
+  out.member("trimmed_passes", s.trimmed);
   out.member("steps", s.steps).member("accepted_length", s.accepted_length());
   out.member("drafted_nodes", s.drafted).member("wasted_nodes", s.drafted - (s.committed - s.steps));
   write_counts(out, "accepted_histogram", s.accepted_histogram);

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/prompt_file.h"
 #include "cli/session.h"
+#include "engine/divergence.h"
 
 namespace ddtree {
 namespace {
@@ -22,10 +23,8 @@ struct VerifyFlags {
   std::vector<std::string> modes = {"off", "chain", "tree"};
   std::vector<int32_t> budgets = {8, 32, 64};
   std::vector<int32_t> streams = {1, 3, 16};
-  bool json = false;
+  bool chain_first = false, json = false;
 };
-
-using Output = std::vector<OutputToken>;
 
 // One way of decoding all the prompts.
 struct Arm {
@@ -33,11 +32,10 @@ struct Arm {
   int32_t streams = 1;  // decoded at the same time
 };
 
-struct Divergence {
+struct Finding {
   Arm arm;
-  size_t prompt = 0, token = 0;
-  int32_t expected = -1, got = -1;  // −1: the text ended
-  float margin = 0;                 // of plain decoding's row, top-1 minus top-2
+  size_t prompt = 0;
+  Divergence at;
 };
 
 std::string arm_name(const Arm& arm) {
@@ -55,15 +53,15 @@ Result<std::vector<Arm>> arms(const VerifyFlags& flags) {
     const std::vector<int32_t> budgets = mode == SpecMode::kOff ? std::vector<int32_t>{0} : flags.budgets;
     for (int32_t budget : budgets)
       for (int32_t streams : flags.streams)
-        if (*mode != SpecMode::kOff || streams > 1) out.push_back({{*mode, budget, false}, streams});
+        if (*mode != SpecMode::kOff || streams > 1) out.push_back({{*mode, budget, flags.chain_first}, streams});
   }
   return out;
 }
 
 // Decodes every prompt, `arm.streams` at a time: when one ends the next begins, so lengths in a batch differ.
-Result<std::vector<Output>> decode_all(EngineCore& engine, const std::vector<Prompt>& prompts, const TextFlags& text,
-                                       const Arm& arm) {
-  std::vector<Output> outputs(prompts.size());
+Result<std::vector<DecodedText>> decode_all(EngineCore& engine, const std::vector<Prompt>& prompts,
+                                            const TextFlags& text, const Arm& arm) {
+  std::vector<DecodedText> outputs(prompts.size());
   std::optional<Error> error;
   int32_t active = 0;
   size_t next = 0;
@@ -77,8 +75,9 @@ Result<std::vector<Output>> decode_all(EngineCore& engine, const std::vector<Pro
       request.spec = arm.spec;
       TRY(engine.validate(request));
       TRY(engine.submit(next, std::move(request), [&](Event&& event) {
-        Output& output = outputs[event.request];
-        output.insert(output.end(), event.tokens.begin(), event.tokens.end());
+        DecodedText& output = outputs[event.request];
+        output.tokens.insert(output.tokens.end(), event.tokens.begin(), event.tokens.end());
+        output.finish = event.finish;
         if (event.finish != FinishReason::kNone) --active;
         if (event.error) error = event.error;
       }));
@@ -89,32 +88,24 @@ Result<std::vector<Output>> decode_all(EngineCore& engine, const std::vector<Pro
   return outputs;
 }
 
-std::optional<Divergence> compare(const Output& plain, const Output& other, const Arm& arm, size_t prompt) {
-  for (size_t i = 0; i < std::max(plain.size(), other.size()); ++i) {
-    const int32_t expected = i < plain.size() ? plain[i].id : -1, got = i < other.size() ? other[i].id : -1;
-    if (expected != got) return Divergence{arm, prompt, i, expected, got, i < plain.size() ? plain[i].margin : 0};
-  }
-  return std::nullopt;
-}
-
-void print_json(const std::vector<Divergence>& divergences, int64_t tokens, size_t arms) {
+void print_json(const std::vector<Finding>& findings, int64_t tokens, size_t arms) {
   JsonWriter out;
-  out.begin_object().member("identical", divergences.empty()).member("tokens", tokens).member("arms", arms);
+  out.begin_object().member("identical", findings.empty()).member("tokens", tokens).member("arms", arms);
   out.key("divergences").begin_array();
-  for (const Divergence& d : divergences) {
-    out.begin_object().member("mode", spec_mode_name(d.arm.spec.mode)).member("budget", d.arm.spec.budget);
-    out.member("streams", d.arm.streams).member("prompt", d.prompt).member("token", d.token);
-    out.member("expected", d.expected).member("got", d.got).member("margin", d.margin).end_object();
+  for (const Finding& f : findings) {
+    out.begin_object().member("mode", spec_mode_name(f.arm.spec.mode)).member("budget", f.arm.spec.budget);
+    out.member("streams", f.arm.streams).member("prompt", f.prompt).member("token", f.at.token);
+    out.member("expected", f.at.expected).member("got", f.at.got).member("margin", f.at.margin).end_object();
   }
   out.end_array().end_object();
   fmt::print("{}\n", std::move(out).text());
 }
 
-void print_text(const Arm& arm, const std::vector<Divergence>& found, int64_t tokens) {
+void print_text(const Arm& arm, const std::vector<Finding>& found, int64_t tokens) {
   fmt::print("{:<28} {:>7} tokens  {}\n", arm_name(arm), tokens, found.empty() ? "identical" : "DIVERGES");
-  for (const Divergence& d : found)
-    fmt::print("  prompt {} token {}: {} instead of {}, plain decoding's margin {:.3g}\n", d.prompt, d.token, d.got,
-               d.expected, d.margin);
+  for (const Finding& f : found)
+    fmt::print("  prompt {} token {}: {} instead of {}, plain decoding's margin {:.3g}\n", f.prompt, f.at.token,
+               f.at.got, f.at.expected, f.at.margin);
 }
 
 Result<int> verify(const VerifyFlags& flags) {
@@ -125,38 +116,39 @@ Result<int> verify(const VerifyFlags& flags) {
   TRY_ASSIGN(const std::unique_ptr<Session> session, open_session(flags.model, streams));
   TRY_ASSIGN(const std::vector<Prompt> prompts,
              read_prompts(flags.prompts, session->tokenizer ? &*session->tokenizer : nullptr));
+  for (const Arm& arm : all)
+    if (arm.spec.mode != SpecMode::kOff && session->model.drafter == nullptr)
+      return Error{Code::kInvalidArgument,
+                   "--modes: " + arm_name(arm) + " needs a drafter; give --draft or --modes off"};
   size_t longest = 0;
   for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.ids.size());
   const int32_t context =
       static_cast<int32_t>(std::min<int64_t>(INT32_MAX, longest + int64_t{flags.text.max_tokens} + 1));
   TRY_ASSIGN(const std::unique_ptr<EngineCore> engine, session->engine(streams, context));
 
-  TRY_ASSIGN(const std::vector<Output> plain,
+  TRY_ASSIGN(const std::vector<DecodedText> plain,
              decode_all(*engine, prompts, flags.text, {{SpecMode::kOff, 0, false}, 1}));
-  std::vector<Divergence> divergences;
+  std::vector<Finding> findings;
   int64_t total = 0;
   for (const Arm& arm : all) {
-    if (arm.spec.mode != SpecMode::kOff && session->model.drafter == nullptr)
-      return Error{Code::kInvalidArgument,
-                   "--modes: " + arm_name(arm) + " needs a drafter; give --draft or --modes off"};
-    TRY_ASSIGN(const std::vector<Output> outputs, decode_all(*engine, prompts, flags.text, arm));
-    std::vector<Divergence> found;
+    TRY_ASSIGN(const std::vector<DecodedText> outputs, decode_all(*engine, prompts, flags.text, arm));
+    std::vector<Finding> found;
     int64_t tokens = 0;
     for (size_t i = 0; i < prompts.size(); ++i) {
-      tokens += std::ssize(outputs[i]);
-      if (const auto divergence = compare(plain[i], outputs[i], arm, i)) found.push_back(*divergence);
+      tokens += std::ssize(outputs[i].tokens);
+      if (const auto at = first_divergence(plain[i], outputs[i])) found.push_back({arm, i, *at});
     }
     total += tokens;
     if (!flags.json) print_text(arm, found, tokens);
-    divergences.insert(divergences.end(), found.begin(), found.end());
+    findings.insert(findings.end(), found.begin(), found.end());
   }
   if (flags.json) {
-    print_json(divergences, total, all.size());
+    print_json(findings, total, all.size());
   } else {
-    fmt::print("{}: {} tokens in {} arms against plain decoding\n", divergences.empty() ? "identical" : "NOT identical",
+    fmt::print("{}: {} tokens in {} arms against plain decoding\n", findings.empty() ? "identical" : "NOT identical",
                total, all.size());
   }
-  return divergences.empty() ? 0 : 1;
+  return findings.empty() ? 0 : 1;
 }
 
 }  // namespace
@@ -172,6 +164,7 @@ void add_verify(CLI::App& parent, int& exit_code) {
   app->add_option("--streams", flags->streams, "Prompts decoded at the same time")
       ->delimiter(',')
       ->capture_default_str();
+  app->add_flag("--chain-first", flags->chain_first, "Seed the trees with the drafter's chain");
   app->add_flag("--json", flags->json, "One JSON object instead of text");
   app->callback([flags, &exit_code] {
     const Result<int> status = verify(*flags);

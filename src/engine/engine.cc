@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,7 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
 void Engine::cancel(RequestId id) {
   {
     const std::lock_guard lock(mutex_);
+    if (id >= next_id_ || std::find(cancels_.begin(), cancels_.end(), id) != cancels_.end()) return;
     cancels_.push_back(id);
   }
   wake_.notify_one();

@@ -42,7 +42,7 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Submit> submits_;     // guarded by mutex_
-  std::vector<RequestId> cancels_;  // guarded by mutex_; at most one a request, and none may be lost
+  std::vector<RequestId> cancels_;  // guarded by mutex_; each at most once, and none may be lost
   bool stop_ = false;               // guarded by mutex_
   std::atomic<RequestId> next_id_{1};
   std::thread thread_;  // last: it uses all of the above

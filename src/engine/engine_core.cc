@@ -9,9 +9,15 @@
 namespace ddtree {
 namespace {
 
-bool contains(std::span<const int32_t> ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+constexpr int64_t kMaxCacheTokens = int64_t{1} << 30;  // rows are counted in int32, scratch included
 
-// Why a stream does not speculate from the start; empty if it does.
+// Whether the text ends with this token: one of the model's or the request's end tokens, or the request says so.
+bool ends_text(const Request& request, int32_t token) {
+  const std::vector<int32_t>& ids = request.sampling.stop_ids;
+  return std::find(ids.begin(), ids.end(), token) != ids.end() || (request.stops && request.stops(token));
+}
+
+// Why a request will not be speculated; empty if it will.
 std::string why_not(const Request& request, const BlockDrafter* drafter) {
   if (request.spec.mode == SpecMode::kOff) return "the request turned speculation off";
   if (drafter == nullptr) return "no drafter is loaded";
@@ -19,9 +25,18 @@ std::string why_not(const Request& request, const BlockDrafter* drafter) {
   return {};
 }
 
+// What was done, in place of what was asked for.
 RequestStats final_stats(const Stream& stream) {
   RequestStats stats = stream.stats;
   stats.output_tokens = stream.output_length();
+  if (stats.drafted == 0) stats.effective_mode = spec_mode_name(SpecMode::kOff);
+  if (!stats.not_speculating.empty()) return stats;
+  if (stream.length() - 1 > stream.draft_limit) {
+    stats.not_speculating =
+        "the drafter's context has no room beyond " + std::to_string(stream.draft_limit) + " tokens";
+  } else if (stats.drafted == 0) {
+    stats.not_speculating = "the text ended before a drafted token could count";
+  }
   return stats;
 }
 
@@ -29,13 +44,19 @@ RequestStats final_stats(const Stream& stream) {
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(Backend& backend, Decoder& decoder, BlockDrafter* drafter,
                                                        const EngineOptions& options) {
+  if (options.max_budget < 0 || options.max_budget > kMaxNodes)
+    return Error{Code::kInvalidArgument,
+                 "max_budget: " + std::to_string(options.max_budget) + " is outside 0 … " + std::to_string(kMaxNodes)};
   const int64_t tokens = options.cache_tokens > 0 ? options.cache_tokens : options.max_context;
+  if (tokens > kMaxCacheTokens)
+    return Error{Code::kInvalidArgument,
+                 "cache_tokens: " + std::to_string(tokens) + " is more than " + std::to_string(kMaxCacheTokens)};
   KvCacheShape shape;
   shape.pages = static_cast<int32_t>(ceil_div(tokens, kPageRows));
   shape.streams = options.scheduler.max_streams;
   shape.layers = decoder.layers();
   shape.width = decoder.kv_width();
-  shape.scratch_rows = std::clamp(options.max_budget, 0, kMaxNodes) + 1;
+  shape.scratch_rows = options.max_budget + 1;
   if (drafter != nullptr) {
     shape.draft_layers = drafter->layers();
     shape.draft_width = drafter->kv_width();
@@ -89,9 +110,11 @@ Status EngineCore::submit(RequestId id, Request request, EventSink sink) {
   stream->tokens = request.prompt;
   stream->stats.prompt_tokens = static_cast<int32_t>(request.prompt.size());
   stream->stats.not_speculating = why_not(request, drafter_);
-  const bool drafts = stream->stats.not_speculating.empty();
-  stream->stats.effective_mode = spec_mode_name(drafts ? request.spec.mode : SpecMode::kOff);
-  stream->draft_limit = drafts ? drafter_->max_position() : 0;
+  stream->stats.effective_mode = spec_mode_name(request.spec.mode);
+  if (stream->stats.not_speculating.empty()) {
+    stream->draft_depth = std::min({request.spec.budget, drafter_->slots(), kMaxDepth});
+    stream->draft_limit = drafter_->max_position() - drafter_->block_size();
+  }
   stream->request = std::move(request);
   return scheduler_.submit(std::move(stream));
 }
@@ -113,35 +136,27 @@ bool EngineCore::step() {
 }
 
 // Stops act on committed tokens in order, so a text ends where plain decoding would have ended it, inside an accepted
-// path too.
+// path too, and whatever failed behind that place.
 void EngineCore::apply(Outcome& outcome) {
   Stream* stream = outcome.stream;
   Event event;
   event.request = stream->id;
+  for (OutputToken& token : outcome.tokens) {
+    stream->tokens.push_back(token.id);
+    stream->stats.logits_hash = (stream->stats.logits_hash ^ token.row_hash) * kHashPrime;
+    const bool stops = ends_text(stream->request, token.id);
+    event.tokens.push_back(std::move(token));
+    if (stops || stream->remaining() == 0) {
+      event.finish = stops ? FinishReason::kStop : FinishReason::kLength;
+      return end(stream, std::move(event));
+    }
+  }
   if (!outcome.status.ok()) {
     event.finish = FinishReason::kError;
     event.error = outcome.status.error();
     return end(stream, std::move(event));
   }
-  for (OutputToken& token : outcome.tokens) {
-    stream->tokens.push_back(token.id);
-    stream->stats.logits_hash = (stream->stats.logits_hash ^ token.row_hash) * 0x100000001b3u;
-    const bool stops = ends_text(*stream, token.id);
-    event.tokens.push_back(std::move(token));
-    if (stops)
-      event.finish = FinishReason::kStop;
-    else if (stream->remaining() == 0)
-      event.finish = FinishReason::kLength;
-    if (event.finish != FinishReason::kNone) return end(stream, std::move(event));
-  }
-  if (stream->draft_limit > 0 && !stream->prefilling() &&
-      stream->computed + drafter_->block_size() > stream->draft_limit)
-    stream->stats.not_speculating = "the drafter's context ends at " + std::to_string(stream->draft_limit) + " tokens";
   if (!event.tokens.empty()) stream->sink(std::move(event));
-}
-
-bool EngineCore::ends_text(const Stream& stream, int32_t token) const {
-  return contains(stream.request.stop_ids, token) || (!stream.request.ignore_eos && contains(options_.eos_ids, token));
 }
 
 void EngineCore::end(Stream* stream, Event event) {

@@ -52,7 +52,6 @@ class EngineCore {
   void apply(Outcome& outcome);
   void end(Stream* stream, Event event);
   void fail_all(const Error& error);
-  bool ends_text(const Stream& stream, int32_t token) const;
   void send_cancelled();
 
   EngineOptions options_;

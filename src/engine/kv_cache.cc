@@ -21,11 +21,6 @@ Status add_layers(Memory& memory, DType dtype, int32_t layers, int64_t rows, int
 
 }  // namespace
 
-int64_t kv_cache_bytes(const Backend& backend, const KvCacheShape& s) {
-  return dtype_size(backend.kv_dtype()) *
-         (target_rows(s) * s.layers * s.width + draft_rows(s) * s.draft_layers * s.draft_width);
-}
-
 Result<KvCache> KvCache::create(Backend& backend, const KvCacheShape& shape) {
   KvCache cache(backend, shape);
   const DType dtype = backend.kv_dtype();

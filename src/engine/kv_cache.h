@@ -20,9 +20,6 @@ struct KvCacheShape {
   int32_t draft_layers = 0, draft_width = 0, draft_scratch_rows = 0;  // drafter; scratch per stream: its block
 };
 
-// Bytes that KvCache::create will allocate on `backend`.
-int64_t kv_cache_bytes(const Backend& backend, const KvCacheShape& shape);
-
 class KvCache {
  public:
   static Result<KvCache> create(Backend& backend, const KvCacheShape& shape);

@@ -40,11 +40,15 @@ struct Request {
   SamplingParams sampling;
   int32_t choice = 0;  // which of n answers to the same prompt
   SpecOptions spec;
+  // Asked about every token, in order, on the engine's thread: true if the text ends with it, as at a stop string.
+  std::function<bool(int32_t token)> stops;
   bool trace = false;  // keep a StepRecord for every pass
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
 std::string_view finish_reason_name(FinishReason reason);
+
+inline constexpr uint64_t kHashPrime = 0x100000001b3u;  // FNV-1a, 64 bits
 
 struct OutputToken {
   int32_t id = 0;
@@ -77,6 +81,7 @@ struct RequestStats {
   int32_t steps = 0;           // verification passes
   int32_t committed = 0;       // tokens those passes yielded, before stop or length cut them
   int32_t drafted = 0;         // nodes verified, roots not counted
+  int32_t trimmed = 0;         // passes whose tree was cut to fit the step's rows
   int32_t preemptions = 0;
   std::array<int32_t, kMaxDepth + 2> accepted_histogram = {};  // passes by tokens committed
   std::array<int32_t, kMaxDepth + 1> accepted_at_depth = {};   // accepted nodes by depth

@@ -79,7 +79,11 @@ Plan Scheduler::plan() {
   for (size_t i = 0; i < running_.size(); ++i) {  // preemption only shortens the tail beyond i, or removes i itself
     Stream& stream = *running_[i];
     PlanItem item = next_work(stream, prefill_left);
-    if (item.chunk == 0 && stream.prefilling()) continue;  // no prompt rows left in this step
+    if (item.chunk == 0 && stream.prefilling()) continue;                           // no prompt rows left in this step
+    if (item.max_depth > 0 && !secure(stream, stream.length() + item.max_depth)) {  // drafts take no one's pages
+      const int32_t held = static_cast<int32_t>(stream.pages.size()) * kPageRows;
+      item.max_depth = std::max(0, held - stream.length());
+    }
     const int32_t rows = item.chunk > 0 ? stream.computed + item.chunk : stream.length() + item.max_depth;
     bool kept = true;
     while (kept && !secure(stream, rows)) {
@@ -101,8 +105,8 @@ PlanItem Scheduler::next_work(Stream& stream, int32_t& prefill_left) {
     item.emits =
         item.chunk > 0 && stream.output_length() == 0 && stream.computed + item.chunk == stream.prompt_length();
     prefill_left -= item.chunk;
-  } else if (stream.draft_limit > 0) {
-    item.max_depth = std::clamp(stream.remaining() - 1, 0, kMaxDepth);
+  } else if (stream.can_draft()) {
+    item.max_depth = std::min(stream.remaining() - 1, stream.draft_depth);
   }
   return item;
 }

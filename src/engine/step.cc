@@ -11,7 +11,7 @@ namespace {
 uint64_t hash_row(std::span<const float> values, std::span<const int32_t> ids, float lse) {
   uint64_t hash = 0xcbf29ce484222325u;
   const auto mix = [&](uint32_t bits) {
-    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ ((bits >> shift) & 0xff)) * 0x100000001b3u;
+    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ ((bits >> shift) & 0xff)) * kHashPrime;
   };
   for (float v : values) mix(std::bit_cast<uint32_t>(v));
   for (int32_t id : ids) mix(static_cast<uint32_t>(id));
@@ -66,15 +66,8 @@ void Step::open(const Plan& plan) {
     Lane& lane = lanes_[i];
     lane.item = plan.items[i];
     lane.first_head = -1;
-    lane.drafted = wants_draft(lane) ? n_drafted_++ : -1;
+    lane.drafted = lane.item.max_depth > 0 ? n_drafted_++ : -1;
   }
-}
-
-bool Step::wants_draft(const Lane& lane) const {
-  const Stream& stream = *lane.item.stream;
-  if (drafter_ == nullptr || lane.item.chunk > 0 || lane.item.max_depth == 0 || stream.request.spec.budget == 0)
-    return false;
-  return stream.computed + drafter_->block_size() <= stream.draft_limit;
 }
 
 // Graph A: what the drafter has not seen yet, then one block per stream, to candidates for every slot.
@@ -128,7 +121,10 @@ void Step::build_trees(int32_t max_rows) {
     owners.push_back(&lane);
   }
   const std::vector<int> keep = trim_to_rows(trees, max_rows);
-  for (size_t i = 0; i < keep.size(); ++i) trim(owners[i]->tree, keep[i]);
+  for (size_t i = 0; i < keep.size(); ++i) {
+    owners[i]->item.stream->stats.trimmed += keep[i] < owners[i]->tree.nodes();
+    trim(owners[i]->tree, keep[i]);
+  }
   be_.mark(Phase::kTree);
 }
 
@@ -139,7 +135,7 @@ void Step::build_tree_of(Lane& lane) {
     lane.tree = root_tree(stream.tokens.back());
     return;
   }
-  const int32_t slots = drafter_->slots(), first = lane.drafted * slots;
+  const int32_t slots = std::min(drafter_->slots(), kMaxDepth), first = lane.drafted * drafter_->slots();
   const int32_t table_k = static_cast<int32_t>(draft_id_.dim[1]);
   const int32_t k = spec.mode == SpecMode::kChain ? 1 : std::min(table_k, spec.budget);
   log_prob_.clear();
@@ -152,7 +148,7 @@ void Step::build_tree_of(Lane& lane) {
     }
   }
   build_tree({slots, k, log_prob_.data(), ids_.data()}, stream.tokens.back(), spec.budget,
-             {spec.chain_first, std::min(slots, lane.item.max_depth)}, lane.tree);
+             {spec.chain_first, lane.item.max_depth}, lane.tree);
 }
 
 void Step::build_batch() {
@@ -219,18 +215,11 @@ Status Step::accept(Lane& lane, Outcome& outcome) {
     outcome.tokens.push_back(std::move(token));
     return {};
   }
-  const TreeLinks tree = links(lane.tree);
-  Accepted& accepted = lane.accepted;
-  accepted.length = 0;
-  std::array<int32_t, kMaxDepth + 1> path;
-  for (int node = 0; node >= 0;) {
-    accepted.path[accepted.length++] = static_cast<int16_t>(node);
-    TRY_ASSIGN(OutputToken token, sample(lane, node, std::span(path).first(accepted.length - 1)));
-    accepted.next = token.id;
-    TRY_ASSIGN(node, find_child(tree, node, token.id));
-    if (node >= 0) path[accepted.length - 1] = token.id;
-    outcome.tokens.push_back(std::move(token));
-  }
+  TRY_ASSIGN(lane.accepted, walk(links(lane.tree), [&](int node, std::span<const int32_t> path) -> Result<int32_t> {
+               TRY_ASSIGN(OutputToken token, sample(lane, node, path));
+               outcome.tokens.push_back(std::move(token));
+               return outcome.tokens.back().id;
+             }));
   return {};
 }
 
@@ -292,7 +281,7 @@ void Step::commit(std::span<const Outcome> outcomes) {
 
 void Step::observe_chunk(const Lane& lane) {
   Stream& stream = *lane.item.stream;
-  if (drafter_ == nullptr || stream.draft_limit == 0) return;
+  if (stream.draft_depth == 0 || stream.prefill_end() > stream.draft_limit) return;  // it will never draft
   clear(observe_batch_);
   for (int32_t p = stream.computed; p < stream.computed + lane.rows; ++p)
     add_row(observe_batch_, 0, p, KvCache::page_row(stream.pages, p));

@@ -47,7 +47,7 @@ class Step {
   const StepTotals& totals() const { return totals_; }
 
  private:
-  static constexpr int32_t kHeadTop = 2;   // the best logit and the runner-up, for margins
+  static constexpr int32_t kHeadTop = 2;  // the best logit and the runner-up, for margins
 
   // One stream's part of the step.
   struct Lane {
@@ -65,7 +65,6 @@ class Step {
   Status allocate(const SchedulerOptions& limits);
 
   void open(const Plan& plan);
-  bool wants_draft(const Lane& lane) const;
   Status draft();
   void ingest_taps();
   void propose();

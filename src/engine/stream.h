@@ -13,7 +13,8 @@ struct Stream {
   RequestId id = 0;
   Request request;
   EventSink sink;
-  int32_t draft_limit = 0;  // positions the drafter may reach; 0: this stream never drafts
+  int32_t draft_depth = 0;  // deepest node worth drafting; 0: this stream never drafts
+  int32_t draft_limit = 0;  // committed tokens beyond which the drafter's context has no room for a block
 
   std::vector<int32_t> tokens;  // prompt, then output; the last may not be in the cache yet
   int32_t computed = 0;         // tokens whose rows are in the pages
@@ -32,6 +33,7 @@ struct Stream {
   // Rows to run as prompt: all of a fresh prompt; after a preemption everything but the last token, which is a root
   // again.
   int32_t prefill_end() const { return std::max(prompt_length(), length() - 1); }
+  bool can_draft() const { return draft_depth > 0 && computed <= draft_limit; }
   bool prefilling() const { return computed < prefill_end(); }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,6 +17,7 @@ namespace ddtree {
 struct DecoderOptions {
   int32_t max_rows = 0;             // of one batch
   std::vector<int32_t> tap_layers;  // ascending; layer i's tap is the residual stream after layer i
+  std::function<void(int64_t done, int64_t layers)> progress;  // called while weights are prepared; empty: not
 };
 
 class Decoder {

@@ -123,7 +123,7 @@ Result<std::unique_ptr<Decoder>> make_deepseek_decoder(Backend& backend, const M
     if (layer < 0 || layer >= config.num_layers)
       return Error{Code::kInvalidArgument, "target_layer_ids: layer " + std::to_string(layer) + " is not in 0 … " +
                                                std::to_string(config.num_layers - 1) + ", the target's layers"};
-  TRY_ASSIGN(DeepseekWeights weights, prepare_deepseek(backend, config, source));
+  TRY_ASSIGN(DeepseekWeights weights, prepare_deepseek(backend, config, source, options.progress));
   auto decoder = std::make_unique<DeepseekDecoder>(backend, config, options, std::move(weights));
   TRY(decoder->allocate());
   return std::unique_ptr<Decoder>(std::move(decoder));

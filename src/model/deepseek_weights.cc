@@ -51,7 +51,8 @@ MoeSource moe_source(const ModelConfig& config, const LayerSource& layer) {
 
 }  // namespace
 
-Result<DeepseekWeights> prepare_deepseek(Backend& backend, const ModelConfig& config, const DeepseekSource& source) {
+Result<DeepseekWeights> prepare_deepseek(Backend& backend, const ModelConfig& config, const DeepseekSource& source,
+                                         const std::function<void(int64_t done, int64_t layers)>& progress) {
   DeepseekWeights w(backend);
   TRY_ASSIGN(w.embed, backend.prepare(std::span(&source.embed, 1)));
   if (!config.tie_word_embeddings) {
@@ -59,6 +60,7 @@ Result<DeepseekWeights> prepare_deepseek(Backend& backend, const ModelConfig& co
   }
   TRY_ASSIGN(w.norm, w.memory.vector(source.norm));
   for (size_t i = 0; i < source.layers.size(); ++i) {
+    if (progress) progress(static_cast<int64_t>(i), config.num_layers);
     const LayerSource& from = source.layers[i];
     DeepseekLayer& to = w.layers.emplace_back();
     TRY_ASSIGN(to.attn_norm, w.memory.vector(from.attn_norm));

@@ -1,6 +1,7 @@
 // The prepared weights of a DeepSeek-style decoder: what deepseek.cc calls the backend with.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct DeepseekWeights {
 };
 
 // Hands every weight to the backend, which keeps its own copy.
-Result<DeepseekWeights> prepare_deepseek(Backend& backend, const ModelConfig& config, const DeepseekSource& source);
+Result<DeepseekWeights> prepare_deepseek(Backend& backend, const ModelConfig& config, const DeepseekSource& source,
+                                         const std::function<void(int64_t done, int64_t layers)>& progress);
 
 }  // namespace ddtree

@@ -50,23 +50,26 @@ Result<ModelPaths> locate_model(const std::string& model, const std::string& dra
     paths.draft = draft;
     return paths;
   }
-  for (const fs::path& candidate :
-       {dir / "drafter", fs::path(paths.target).lexically_normal().parent_path() / "drafter"})
+  std::error_code ignored;
+  const fs::path target = fs::canonical(paths.target, ignored);
+  for (const fs::path& candidate : {dir / "drafter", target.parent_path() / "drafter"})
     if (paths.draft.empty() && has_config(candidate)) paths.draft = candidate.string();
   return paths;
 }
 
-Result<LoadedModel> load_model(Backend& backend, const ModelPaths& paths, const LoadLimits& limits) {
+Result<LoadedModel> load_model(Backend& backend, const ModelPaths& paths, const LoadLimits& limits,
+                               const ModelOptions& options) {
   LoadedModel model;
-  TRY_ASSIGN(model.config, load_model_config(paths.target));
-  DecoderOptions options;
-  options.max_rows = limits.max_rows;
+  TRY_ASSIGN(model.config, load_model_config(paths.target, options.target));
+  DecoderOptions decoder;
+  decoder.max_rows = limits.max_rows;
+  decoder.progress = options.progress;
   if (!paths.draft.empty()) {
-    TRY_ASSIGN(model.draft_config, load_drafter_config(paths.draft));
+    TRY_ASSIGN(model.draft_config, load_drafter_config(paths.draft, options.drafter));
     TRY(check_drafter_fits(*model.draft_config, model.config));
-    options.tap_layers.assign(model.draft_config->target_layer_ids.begin(), model.draft_config->target_layer_ids.end());
+    decoder.tap_layers.assign(model.draft_config->target_layer_ids.begin(), model.draft_config->target_layer_ids.end());
   }
-  TRY_ASSIGN(model.decoder, load_target(backend, paths.target, model.config, options));
+  TRY_ASSIGN(model.decoder, load_target(backend, paths.target, model.config, decoder));
   if (model.draft_config) {
     TRY_ASSIGN(model.drafter, load_drafter(backend, paths.draft, *model.draft_config, *model.decoder, limits));
   }

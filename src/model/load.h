@@ -1,6 +1,7 @@
 // From directories to a runnable pair: the target and, if wanted, its drafter.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,12 @@ struct LoadLimits {
   int32_t max_observed_rows = 0;  // of one drafter observation
 };
 
+struct ModelOptions {
+  ConfigOptions target;
+  DrafterOptions drafter;
+  std::function<void(int64_t done, int64_t layers)> progress;  // of the target's weights; empty: not
+};
+
 struct LoadedModel {
   ModelConfig config;
   std::optional<DrafterConfig> draft_config;
@@ -36,6 +43,7 @@ struct LoadedModel {
 };
 
 // The backend must outlive the result. Weights are read once; the files are closed again before it returns.
-Result<LoadedModel> load_model(Backend& backend, const ModelPaths& paths, const LoadLimits& limits);
+Result<LoadedModel> load_model(Backend& backend, const ModelPaths& paths, const LoadLimits& limits,
+                               const ModelOptions& options = {});
 
 }  // namespace ddtree

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/result.h"
@@ -28,8 +29,15 @@ struct Accepted {
 // The child of row `node` that holds `token`, or −1. kCorrupt for links that lead out of the tree or do not ascend.
 Result<int> find_child(const TreeLinks& tree, int node, int32_t token);
 
-// sampled[i] is the target's token after row i. From the root on, descends to the child that holds the sampled token
-// until there is none. Rows ascend along links, so it ends within size() steps; whatever does not is kCorrupt.
+// The target's token after row `node`; `path` holds the tokens of its drafted ancestors and its own, the root's left
+// out.
+using SampleRow = std::function<Result<int32_t>(int node, std::span<const int32_t> path)>;
+
+// From the root on, samples and descends to the child that holds the sampled token, until there is none. Only rows on
+// the path are sampled. Rows ascend along links, so it ends within size() steps; whatever does not is kCorrupt.
+Result<Accepted> walk(const TreeLinks& tree, const SampleRow& sample);
+
+// The same where every row's token is known: sampled[i] is the target's after row i.
 Result<Accepted> walk(const TreeLinks& tree, std::span<const int32_t> sampled);
 
 }  // namespace ddtree

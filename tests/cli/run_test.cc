@@ -101,6 +101,30 @@ TEST(Run, EndsBeforeAStopString) {
   EXPECT_EQ(*document.root().get_string("finish_reason"), "stop");
 }
 
+TEST(Run, AStopStringCutsIdsCountsAndLogitsAlikeInEveryMode) {
+  std::string ids, hash;
+  for (const char* mode : {"off", "chain", "tree"}) {
+    const Ran ran =
+        run_program(with({"--json", "--prompt", kPrompt, "--stop", "._un", "--spec", mode, "--budget", "32"}));
+    const JsonDocument document = *parse_json(ran.out, "output");
+    const JsonValue stats = *document.root().get("stats");
+    const std::string text = document.root().get("ids")->text(), bits(*stats.get_string("logits_hash"));
+    if (ids.empty()) ids = text, hash = bits;
+    EXPECT_EQ(text, ids) << mode;
+    EXPECT_EQ(bits, hash) << mode;
+    EXPECT_EQ(*stats.get_int("output_tokens"), std::ssize(ints(*document.root().get("ids")))) << mode;
+  }
+}
+
+TEST(Run, FindsTheDrafterHoweverTheModelIsSpelt) {
+  for (const std::string& dir : std::vector<std::string>{kDemo, kDemo + "/", kDemo + "/target", kDemo + "/target/",
+                                                         kDemo + "/drafter/../target/."}) {
+    const Ran ran = run_program({"run", dir, "--json", "--prompt", kPrompt, "--max-tokens", "12"});
+    const JsonDocument document = *parse_json(ran.out, "output");
+    EXPECT_EQ(*document.root().get("stats")->get_string("mode"), "tree") << dir;
+  }
+}
+
 TEST(Run, AnInterruptEndsItCleanly) {
   const Ran ran = run_program({"run", kDemo, "--prompt", kPrompt, "--max-tokens", "8000", "--ignore-eos"}, "", 200);
   EXPECT_EQ(ran.status, 130);
@@ -137,6 +161,16 @@ TEST(Run, RefusesWhatItCannotDoAndSaysWhy) {
       {{"run", kDemo, "--prompt", "x", "--stop", ""}, 2, "stop"},
       {{"run", kDemo, "--prompt", "x", "--draft", "/nowhere"}, 1, "/nowhere"},
       {{"run", kDemo, "--prompt", "x", "--draft", kDemo + "/target"}, 2, "architecture"},
+      {{"run", kDemo, "--prompt-file", testing::TempDir()}, 2, "directory"},
+      {{"run", kDemo, "--prompt", "x", "--max-tokens", "abc"}, 2, "abc"},
+      {{"run", kDemo, "--prompt", "x", "--seed", "-1"}, 2, "seed"},
+      {{"run", kDemo, "--prompt", "x", "--threads", "5000"}, 2, "threads"},
+      {{"run", kDemo, "--no-such-flag"}, 2, "no-such-flag"},
+      {{"run", kDemo, "--prompt", "x", "--draft-yarn", "loud"}, 2, "loud"},
+      {{"verify", kDemo}, 2, "prompts"},
+      {{"verify", kDemo, "--prompts", testing::TempDir()}, 2, "directory"},
+      {{"verify", kDemo, "--prompts", temporary_file("one.jsonl", "{\"ids\":[7]}"), "--draft", "none"}, 2, "drafter"},
+      {{}, 2, "subcommand"},
       {{"inspect", kDemo, "--tp", "3"}, 2, "3"},
       {{"tokenize", kDemo, "--decode", "5000"}, 2, "5000"},
   };
@@ -148,21 +182,58 @@ TEST(Run, RefusesWhatItCannotDoAndSaysWhy) {
   }
 }
 
-TEST(Run, RefusesBrokenShards) {
+// A copy of the demo's target that a test may break.
+std::filesystem::path broken_copy(const std::string& name) {
   namespace fs = std::filesystem;
-  const fs::path dir = testing::TempDir() + "ddtree_cli_broken_" + std::to_string(getpid());
+  const fs::path dir = testing::TempDir() + "ddtree_cli_" + std::to_string(getpid()) + "_" + name;
   fs::remove_all(dir);
   fs::copy(kDemo + "/target", dir);
-  const fs::path shard = dir / "model-00002-of-00002.safetensors";
-  const auto size = fs::file_size(shard);
+  for (const auto& entry : fs::directory_iterator(dir))
+    fs::permissions(entry, fs::perms::owner_write, fs::perm_options::add);
+  return dir;
+}
+
+void expect_refused(const std::filesystem::path& dir, const std::string& says) {
+  const Ran ran = run_program({"run", dir, "--prompt", "x"});
+  EXPECT_THAT(ran.status, testing::AnyOf(1, 2)) << says;
+  EXPECT_THAT(ran.err, HasSubstr(says));
+  EXPECT_EQ(ran.out, "");
+}
+
+TEST(Run, RefusesBrokenShards) {
+  const std::filesystem::path dir = broken_copy("shards"), shard = dir / "model-00002-of-00002.safetensors";
+  const auto size = std::filesystem::file_size(shard);
   for (uint64_t missing : {uint64_t{1}, uint64_t{4096}, size}) {
-    fs::permissions(shard, fs::perms::owner_write, fs::perm_options::add);
-    fs::resize_file(shard, size - missing);
-    const Ran ran = run_program({"run", dir, "--prompt", "x"});
-    EXPECT_EQ(ran.status, 1) << missing;
-    EXPECT_THAT(ran.err, HasSubstr("model-00002-of-00002.safetensors"));
+    std::filesystem::resize_file(shard, size - missing);
+    expect_refused(dir, "model-00002-of-00002.safetensors");
   }
-  fs::remove_all(dir);
+  std::ofstream(shard) << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 11530640\n";
+  expect_refused(dir, "LFS");
+  std::filesystem::remove_all(dir);
+}
+
+TEST(Run, RefusesABrokenConfigurationOrTokenizer) {
+  const std::filesystem::path dir = broken_copy("files");
+  const auto text_of = [&](const char* name) {
+    std::ifstream file(dir / name);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  const std::string config = text_of("config.json"), ranks = text_of("tiktoken.model");
+  const std::vector<std::pair<std::string, std::string>> changes = {
+      {"\"hidden_size\": 256", "\"hidden_size\": 0"},
+      {"\"hidden_size\": 256", "\"hidden_size\": -256"},
+      {"\"hidden_size\": 256", "\"hidden_size\": 4611686018427387904"},
+      {"\"kimi_k2\"", "\"parrot\""}};
+  for (const auto& [from, to] : changes) {
+    std::string broken = config;
+    broken.replace(broken.find(from), from.size(), to);
+    std::ofstream(dir / "config.json") << broken;
+    expect_refused(dir, "config.json");
+  }
+  std::ofstream(dir / "config.json") << config;
+  std::ofstream(dir / "tiktoken.model") << ranks << "AA== 0\n";
+  expect_refused(dir, "tiktoken.model");
+  std::filesystem::remove_all(dir);
 }
 
 TEST(Verify, FindsEveryModeIdentical) {

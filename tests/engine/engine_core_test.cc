@@ -7,12 +7,13 @@
 #include <random>
 
 #include "backend/registry.h"
+#include "engine/backend_forward.h"
 #include "engine/fake_model.h"
 
 namespace ddtree {
 namespace {
 
-struct Result1 {
+struct Finished {
   std::vector<int32_t> ids;
   FinishReason finish = FinishReason::kNone;
   std::optional<Error> error;
@@ -24,8 +25,9 @@ class EngineCoreTest : public testing::Test {
  protected:
   static constexpr int kContext = 512;
 
-  std::unique_ptr<EngineCore> engine(int streams, int pages = 0, int eos = -1, int draft_context = 1 << 20) {
-    drafter_ = std::make_unique<FakeDrafter>(8, draft_context, 3);
+  std::unique_ptr<EngineCore> engine(int streams, int pages = 0, int eos = -1, int draft_context = 1 << 20,
+                                     int block = 8) {
+    drafter_ = std::make_unique<FakeDrafter>(block, draft_context, 3);
     EngineOptions options;
     options.scheduler = {streams, 64, 256, 64};
     options.max_context = kContext;
@@ -42,7 +44,7 @@ class EngineCoreTest : public testing::Test {
     return r;
   }
 
-  static EventSink into(Result1& result) {
+  static EventSink into(Finished& result) {
     return [&result](Event&& event) {
       EXPECT_EQ(result.finish, FinishReason::kNone) << "an event after the last";
       for (const OutputToken& token : event.tokens) result.ids.push_back(token.id);
@@ -53,8 +55,8 @@ class EngineCoreTest : public testing::Test {
     };
   }
 
-  Result1 run(EngineCore& engine, Request r) {
-    Result1 result;
+  Finished run(EngineCore& engine, Request r) {
+    Finished result;
     EXPECT_TRUE(engine.validate(r).ok());
     EXPECT_TRUE(engine.submit(1, std::move(r), into(result)).ok());
     while (engine.step()) engine.scheduler().check();
@@ -72,7 +74,7 @@ TEST_F(EngineCoreTest, EveryModeAndBudgetGivesTheKnownText) {
   const std::vector<int32_t> prompt = {5, 9, 3};
   for (SpecMode mode : {SpecMode::kOff, SpecMode::kChain, SpecMode::kTree})
     for (int budget : {0, 1, 2, 7, 31, 32, 33, 63, 64, 65, 255}) {
-      const Result1 r = run(*e, request(prompt, 100, {mode, budget, false}));
+      const Finished r = run(*e, request(prompt, 100, {mode, budget, false}));
       EXPECT_EQ(r.ids, fake_text(prompt, 100)) << spec_mode_name(mode) << ":" << budget;
       EXPECT_EQ(r.finish, FinishReason::kLength);
     }
@@ -80,7 +82,7 @@ TEST_F(EngineCoreTest, EveryModeAndBudgetGivesTheKnownText) {
 
 TEST_F(EngineCoreTest, StatisticsAddUp) {
   const auto e = engine(1);
-  const Result1 r = run(*e, request({1, 2}, 200, {SpecMode::kTree, 64, false}));
+  const Finished r = run(*e, request({1, 2}, 200, {SpecMode::kTree, 64, false}));
   const RequestStats& s = r.stats;
   EXPECT_EQ(s.prompt_tokens, 2);
   EXPECT_EQ(s.output_tokens, 200);
@@ -108,10 +110,110 @@ TEST_F(EngineCoreTest, SaysWhyItDoesNotSpeculate) {
   EXPECT_NE(run(*e, request({1}, 4, {SpecMode::kOff, 8, false})).stats.not_speculating, "");
   EXPECT_NE(run(*e, request({1}, 4, {SpecMode::kTree, 0, false})).stats.not_speculating, "");
   const auto short_sighted = engine(1, 0, -1, 64);
-  const Result1 r = run(*short_sighted, request({1}, 200));
+  const Finished r = run(*short_sighted, request({1}, 200));
   EXPECT_EQ(r.ids, fake_text({1}, 200));
-  EXPECT_NE(r.stats.not_speculating.find("64"), std::string::npos);
+  EXPECT_NE(r.stats.not_speculating.find("56"), std::string::npos);  // 64 less a block of 8
   EXPECT_LT(r.stats.accepted_length(), 2.0);
+}
+
+TEST_F(EngineCoreTest, ReportsWhatWasDone) {
+  const auto e = engine(1);
+  const Finished one = run(*e, request({1}, 1));  // no pass after prefill
+  EXPECT_EQ(one.stats.effective_mode, "off");
+  EXPECT_NE(one.stats.not_speculating, "");
+  const auto short_sighted = engine(1, 0, -1, 64);
+  const Finished beyond = run(*short_sighted, request(std::vector<int32_t>(80, 2), 20));
+  EXPECT_EQ(beyond.ids, fake_text(std::vector<int32_t>(80, 2), 20));
+  EXPECT_EQ(beyond.stats.effective_mode, "off");
+  EXPECT_NE(beyond.stats.not_speculating.find("56"), std::string::npos);  // 64 less a block of 8
+}
+
+TEST_F(EngineCoreTest, ABlockLargerThanATreeIsDeepIsCut) {
+  const auto e = engine(1, 0, -1, 1 << 20, 40);
+  const Finished r = run(*e, request({3}, 150, {SpecMode::kChain, 255, false}));
+  EXPECT_EQ(r.ids, fake_text({3}, 150));
+  EXPECT_GT(r.stats.accepted_length(), 1.0);
+}
+
+// As a stop string would: the request is asked about every token, in order, and never about one behind the end.
+TEST_F(EngineCoreTest, ARequestsOwnStopCutsTokensCountsAndHashAlike) {
+  const auto e = engine(1);
+  const std::vector<int32_t> text = fake_text({11, 4}, 60);
+  for (int end : {1, 2, 9, 20}) {
+    uint64_t hash = 0;
+    for (SpecMode mode : {SpecMode::kOff, SpecMode::kChain, SpecMode::kTree}) {
+      std::vector<int32_t> asked;
+      Request r = request({11, 4}, 60, {mode, 64, false});
+      r.stops = [&](int32_t token) {
+        asked.push_back(token);
+        return std::ssize(asked) == end;
+      };
+      const Finished result = run(*e, std::move(r));
+      EXPECT_EQ(result.ids, std::vector<int32_t>(text.begin(), text.begin() + end));
+      EXPECT_EQ(asked, result.ids);
+      EXPECT_EQ(result.finish, FinishReason::kStop);
+      EXPECT_EQ(result.stats.output_tokens, end);
+      if (hash == 0) hash = result.stats.logits_hash;
+      EXPECT_EQ(result.stats.logits_hash, hash);
+    }
+  }
+}
+
+// What fails behind the end of the text does not fail the text; what fails within it comes after the tokens before it.
+TEST_F(EngineCoreTest, AFailureInsideAnAcceptedPathDoesNotHideTokens) {
+  const std::vector<int32_t> text = fake_text({11, 4}, 60);
+  decoder_.poison_position(2 + 20);  // the row that would give token 21
+  const auto e = engine(1);
+  for (SpecMode mode : {SpecMode::kOff, SpecMode::kTree}) {
+    const Finished failed = run(*e, request({11, 4}, 60, {mode, 64, false}));
+    EXPECT_EQ(failed.finish, FinishReason::kError);
+    EXPECT_EQ(failed.ids, std::vector<int32_t>(text.begin(), text.begin() + 21));
+    for (int end : {18, 19, 20, 21}) {
+      int asked = 0;
+      Request r = request({11, 4}, 60, {mode, 64, false});
+      r.stops = [&](int32_t) { return ++asked == end; };
+      const Finished stopped = run(*e, std::move(r));
+      EXPECT_EQ(stopped.finish, FinishReason::kStop) << end;
+      EXPECT_EQ(std::ssize(stopped.ids), end);
+    }
+  }
+}
+
+TEST_F(EngineCoreTest, ADeviceErrorEndsEveryStreamOnce) {
+  class LostBackend final : public BackendForward {
+   public:
+    using BackendForward::BackendForward;
+    Status finish() override {
+      if (++calls == 20) return Error{Code::kDeviceLost, "the device is gone"};
+      return BackendForward::finish();
+    }
+    int calls = 0;
+  };
+  LostBackend lost(*backend_);
+  EngineOptions options;
+  options.scheduler = {3, 64, 256, 64};
+  options.max_context = kContext;
+  const auto e = *EngineCore::create(lost, decoder_, nullptr, options);
+  std::vector<Finished> results(5);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(e->submit(i + 1, request({i}, 200), into(results[i])).ok());
+  while (e->step()) e->scheduler().check();
+  for (const Finished& result : results) {
+    EXPECT_EQ(result.finish, FinishReason::kError);
+    EXPECT_EQ(result.error->code, Code::kDeviceLost);
+    EXPECT_EQ(result.last_events, 1);
+  }
+  EXPECT_EQ(e->free_pages(), e->pages());
+  EXPECT_EQ(run(*e, request({9}, 30)).ids, fake_text({9}, 30));  // the next request finds a clean engine
+}
+
+TEST_F(EngineCoreTest, RefusesImpossibleOptions) {
+  EngineOptions options;
+  options.max_context = kContext;
+  options.max_budget = kMaxNodes + 1;
+  EXPECT_EQ(EngineCore::create(*backend_, decoder_, nullptr, options).error().code, Code::kInvalidArgument);
+  options.max_budget = 8;
+  options.cache_tokens = int64_t{1} << 40;
+  EXPECT_EQ(EngineCore::create(*backend_, decoder_, nullptr, options).error().code, Code::kInvalidArgument);
 }
 
 TEST_F(EngineCoreTest, StopsCutInsideAnAcceptedPathAsInPlainDecoding) {
@@ -122,7 +224,7 @@ TEST_F(EngineCoreTest, StopsCutInsideAnAcceptedPathAsInPlainDecoding) {
         static_cast<int>(std::find(text.begin(), text.end(), text[at]) - text.begin()) + 1;  // its first occurrence
     const auto e = engine(1, 0, text[at]);
     for (SpecMode mode : {SpecMode::kOff, SpecMode::kTree}) {
-      const Result1 by_eos = run(*e, request(prompt, 120, {mode, 64, false}));
+      const Finished by_eos = run(*e, request(prompt, 120, {mode, 64, false}));
       EXPECT_EQ(by_eos.ids, std::vector<int32_t>(text.begin(), text.begin() + end));
       EXPECT_EQ(by_eos.finish, FinishReason::kStop);
       EXPECT_EQ(by_eos.stats.output_tokens, end);
@@ -145,7 +247,7 @@ TEST_F(EngineCoreTest, EveryLimitCutsTheSameText) {
 TEST_F(EngineCoreTest, TheContextEndsTheText) {
   const auto e = engine(1);
   const std::vector<int32_t> prompt(kContext - 5, 3);
-  const Result1 r = run(*e, request(prompt, 100));
+  const Finished r = run(*e, request(prompt, 100));
   EXPECT_EQ(r.ids, fake_text(prompt, 5));
   EXPECT_EQ(r.finish, FinishReason::kLength);
 }
@@ -170,7 +272,7 @@ TEST_F(EngineCoreTest, RefusesBadRequests) {
 
 TEST_F(EngineCoreTest, LogitsThatAreNotFiniteFailTheirRequestAlone) {
   const auto e = engine(2);
-  Result1 good, bad;
+  Finished good, bad;
   ASSERT_TRUE(e->submit(1, request({4}, 50), into(good)).ok());
   ASSERT_TRUE(e->submit(2, request({kPoison}, 50), into(bad)).ok());
   while (e->step()) e->scheduler().check();
@@ -190,7 +292,7 @@ TEST_P(RandomSchedules, NeverChangeAText) {
   const int streams = pick(1, 16), pages = pick(4, 24);
   const auto e = engine(streams, pages);
   const int n = 40;
-  std::vector<Result1> results(n);
+  std::vector<Finished> results(n);
   std::vector<std::vector<int32_t>> prompts(n);
   std::vector<int> tokens(n);
   int submitted = 0;

@@ -42,7 +42,7 @@ class FakeDecoder final : public Decoder {
   void head(const HeadResult& out, std::span<const int32_t> rows) override {
     for (size_t i = 0; i < rows.size(); ++i) {
       const int32_t token = batch_->token[rows[i]], next = fake_next(token, batch_->position[rows[i]]);
-      const float best = token == kPoison ? NAN : 5.0f;
+      const float best = token == kPoison || batch_->position[rows[i]] == poison_ ? NAN : 5.0f;
       out.top_value.row<float>(i)[0] = best;
       out.top_value.row<float>(i)[1] = 0;
       out.top_id.row<int32_t>(i)[0] = next;
@@ -52,6 +52,8 @@ class FakeDecoder final : public Decoder {
       for (int32_t v = 0; v < kFakeVocab; ++v) out.logits.row<float>(i)[v] = v == next ? best : 0.0f;
     }
   }
+
+  void poison_position(int32_t position) { poison_ = position; }  // rows there have NaN logits
 
   TensorView taps() const override {
     return TensorView(const_cast<float*>(taps_.data()), DType::kF32, {static_cast<int64_t>(taps_.size()), 1});
@@ -75,6 +77,7 @@ class FakeDecoder final : public Decoder {
   }
 
   const Batch* batch_ = nullptr;
+  int32_t poison_ = -1;
   std::vector<float> taps_;
   FakePrepared nothing_;
 };

@@ -17,7 +17,8 @@ std::unique_ptr<Stream> make_stream(RequestId id, int prompt, int max_tokens, bo
   stream->request.prompt.assign(prompt, 1);
   stream->request.max_tokens = max_tokens;
   stream->tokens = stream->request.prompt;
-  stream->draft_limit = drafts ? 1 << 20 : 0;
+  stream->draft_depth = drafts ? kMaxDepth : 0;
+  stream->draft_limit = 1 << 20;
   return stream;
 }
 
@@ -95,6 +96,21 @@ TEST(Scheduler, APreemptedStreamResumesAtItsRoot) {
   EXPECT_EQ(young->computed, 0);
   EXPECT_EQ(young->prefill_end(), young->length() - 1);
   EXPECT_GT(young->output_length(), 0);
+}
+
+// Rows that only a draft could fill are not worth another stream's pages.
+TEST(Scheduler, DraftsTakeNoOnesPages) {
+  PagePool pool(8);
+  Scheduler scheduler(pool, {2, 8, 256, 128});
+  ASSERT_TRUE(scheduler.submit(make_stream(1, 60, 60)).ok());
+  ASSERT_TRUE(scheduler.submit(make_stream(2, 10, 60)).ok());
+  for (const PlanItem& item : scheduler.plan().items) apply(item, 0);
+  std::vector<int32_t> others;
+  ASSERT_TRUE(pool.extend(others, pool.free_pages()).ok());
+  const Plan plan = scheduler.plan();
+  ASSERT_EQ(plan.items.size(), 2u);
+  EXPECT_EQ(plan.items[0].max_depth, 64 - 61);  // 60 rows and the root's leave three of its page
+  EXPECT_EQ(plan.items[1].max_depth, kMaxDepth);
 }
 
 // Random traffic in random cache sizes: every request ends with all its tokens or cancelled, in bounded time; rows,

@@ -32,15 +32,15 @@ std::vector<float> golden_floats(const std::string& name) { return golden_file()
 std::vector<int32_t> golden_prompt(int index) { return golden_ids("p" + std::to_string(index) + ".prompt"); }
 std::vector<int32_t> golden_greedy(int index) { return golden_ids("p" + std::to_string(index) + ".greedy"); }
 
-DemoPair& DemoPair::on(const std::string& device) {
+DemoPair& DemoPair::on(const std::string& device, const std::string& isa) {
   static std::map<std::string, std::unique_ptr<DemoPair>> pairs;
-  auto& pair = pairs[device];
-  if (!pair) pair.reset(new DemoPair(device));
+  auto& pair = pairs[device + " " + isa];
+  if (!pair) pair.reset(new DemoPair(device, isa));
   return *pair;
 }
 
-DemoPair::DemoPair(const std::string& device)
-    : backend_(*make_backend({device, 1, "auto"})),
+DemoPair::DemoPair(const std::string& device, const std::string& isa)
+    : backend_(*make_backend({device, 1, isa})),
       model_(*load_model(*backend_, *locate_model(kDemo, "auto"), {kStepRows, kStreams, kPrefillRows})) {}
 
 std::unique_ptr<EngineCore> DemoPair::engine(int streams, int pages, bool with_drafter) {

@@ -27,7 +27,7 @@ class DemoPair {
  public:
   static constexpr int kStreams = 16;
 
-  static DemoPair& on(const std::string& device);  // loaded once a program
+  static DemoPair& on(const std::string& device, const std::string& isa = "auto");  // loaded once a program
 
   Backend& backend() { return *backend_; }
   LoadedModel& model() { return model_; }
@@ -35,7 +35,7 @@ class DemoPair {
   std::unique_ptr<EngineCore> engine(int streams, int pages = 0, bool with_drafter = true);
 
  private:
-  explicit DemoPair(const std::string& device);
+  DemoPair(const std::string& device, const std::string& isa);
 
   std::unique_ptr<Backend> backend_;
   LoadedModel model_;

@@ -32,6 +32,7 @@ std::vector<Rule> rules() {
   add("sampled with penalties",
       [](SamplingParams& s) { s.temperature = 0.8f, s.repetition_penalty = 1.1f, s.frequency_penalty = 0.5f; });
   add("bias", [](SamplingParams& s) { s.logit_bias = {{10, 3.0f}, {257, -100.0f}}; });
+  add("bad words", [](SamplingParams& s) { s.bad_words = {{257, 10}, {307}, {10, 10}}; });
   add("log-probabilities", [](SamplingParams& s) { s.logprobs = 5; });
   return out;
 }
@@ -106,6 +107,7 @@ TEST(Sampled, LogProbabilitiesAreTheTargets) {
 TEST(Sampled, BadWordsAndMinTokensHoldInsideAnAcceptedPath) {
   const auto engine = DemoPair::on("cpu").engine(1);
   const std::vector<int32_t> golden = golden_greedy(2);  // a loop: every token of it occurs again and again
+  std::pair<std::vector<int32_t>, std::vector<int32_t>> plain;
   for (SpecMode mode : {SpecMode::kOff, SpecMode::kTree}) {
     Request request = greedy_request(golden_prompt(2), 48, {mode, 32, false});
     request.sampling.bad_words = {{golden[5], golden[6]}};
@@ -115,6 +117,9 @@ TEST(Sampled, BadWordsAndMinTokensHoldInsideAnAcceptedPath) {
     early.stop_ids = {golden[3]};
     early.sampling.min_tokens = 20;
     const std::vector<int32_t> later = decode(*engine, std::move(early)).ids();
+    if (mode == SpecMode::kOff) plain = {ids, later};
+    EXPECT_EQ(ids, plain.first);
+    EXPECT_EQ(later, plain.second);
     for (size_t i = 0; i < 20 && i < later.size(); ++i) EXPECT_NE(later[i], golden[3]);
     EXPECT_GE(later.size(), 20u);
   }

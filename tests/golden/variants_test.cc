@@ -155,7 +155,7 @@ void replay(const std::string& device, const DrafterSetting& setting) {
   if (setting.bidirectional)
     for (DrafterLayerConfig& layer : draft_config.layers) layer.causal_block = false;
   const Checkpoint target = *Checkpoint::open(dir), draft = *Checkpoint::open(dir + "/drafter");
-  const auto decoder = *make_deepseek_decoder(*backend, config, *load_deepseek(target, config), {1, {0, 1}});
+  const auto decoder = *make_deepseek_decoder(*backend, config, *load_deepseek(target, config), {1, {0, 1}, {}});
   const auto drafter =
       *make_dflash_drafter(*backend, draft_config, *load_dflash(draft, draft_config), *decoder, {32, 1});
 
