@@ -139,28 +139,41 @@ AttendSpec Question::spec() const {
 
 std::vector<float> run_attention(Backend& backend, const Question& question,
                                  const std::vector<AttentionSegment>& segments, uint64_t layout) {
-  const AttentionKind& kind = question.kind;
+  return run_attentions(backend, {question}, segments, layout).front();
+}
+
+std::vector<std::vector<float>> run_attentions(Backend& backend, const std::vector<Question>& questions,
+                                               const std::vector<AttentionSegment>& segments, uint64_t layout) {
+  const AttentionKind& kind = questions.front().kind;
   const Placement placement(segments, layout);
-  Guarded cache(backend, DType::kF32, {placement.cache_rows(), kind.width()});
+  const Guarded cache(backend, DType::kF32, {placement.cache_rows(), kind.width()});
   for (const auto& [row, key] : placement.keys())
     std::ranges::copy(key_values(kind, key), cache.view().row<float>(row));
   std::vector<float> queries;
   for (const AttentionSegment& s : segments)
     for (const AttentionRow& row : s.rows)
       std::ranges::copy(query_values(kind, row.query), std::back_inserter(queries));
-  const int64_t rows = placement.batch().rows();
-  const Guarded q(backend, {rows, kind.heads, kind.qk_dim}, queries);
-  const Guarded out(backend, DType::kF32, {rows, kind.heads, kind.v_dim});
+  const int64_t rows = placement.batch().rows(), heads = kind.heads, v_dim = kind.v_dim;
+  const Guarded q(backend, {rows, heads, kind.qk_dim}, queries);
   const std::vector<float> cache_before = cache.values();
 
   backend.stage(placement.batch());
-  backend.attend(out.view(), q.view(), cache.view(), question.spec());
+  std::deque<Guarded> outputs;
+  for (const Question& question : questions) {
+    const Guarded& out = outputs.emplace_back(backend, DType::kF32, std::initializer_list{rows, heads, v_dim});
+    backend.attend(out.view(), q.view(), cache.view(), question.spec());
+  }
   EXPECT_TRUE(backend.finish().ok());
-
-  for (const Guarded* tensor : std::initializer_list<const Guarded*>{&cache, &q, &out}) tensor->expect_guards();
+  std::vector<std::vector<float>> results;
+  for (const Guarded& out : outputs) {
+    out.expect_guards();
+    results.push_back(out.values());
+  }
+  cache.expect_guards();
+  q.expect_guards();
   EXPECT_TRUE(same_bits(cache.values(), cache_before)) << "attend wrote to the cache";
   EXPECT_TRUE(same_bits(q.values(), queries)) << "attend wrote to the queries";
-  return out.values();
+  return results;
 }
 
 // A score of n products costs gamma(n)·Σ|q||k| and the roundings of the scale. A weight's relative error is its score's

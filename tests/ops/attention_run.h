@@ -54,6 +54,9 @@ struct Question {  // what attend() is asked, besides the segments
 // odd, chunks write straight into their pages, as prefill does.
 std::vector<float> run_attention(Backend& backend, const Question& question,
                                  const std::vector<AttentionSegment>& segments, uint64_t layout);
+// Questions of one kind, asked one after the other of one staged batch.
+std::vector<std::vector<float>> run_attentions(Backend& backend, const std::vector<Question>& questions,
+                                               const std::vector<AttentionSegment>& segments, uint64_t layout);
 
 // The same for one row, from the definition.
 BoundedVector expected_attention(const Question& question, const AttentionSegment& segment, int32_t row);

@@ -90,8 +90,11 @@ class BitsOfSegments {
  public:
   BitsOfSegments(const Question& question, std::vector<AttentionSegment> segments, std::vector<float> baseline)
       : question_(question), segments_(std::move(segments)), baseline_(std::move(baseline)) {
-    for (const AttentionSegment& s : segments_)
-      first_.push_back(first_.empty() ? 0 : first_.back() + last_size_), last_size_ = outputs(s);
+    int64_t at = 0;
+    for (const AttentionSegment& s : segments_) {
+      first_.push_back(at);
+      at += outputs(s);
+    }
   }
 
   // `order` lists segments; kStranger stands for one of NaN.
@@ -122,8 +125,7 @@ class BitsOfSegments {
   const Question& question_;
   std::vector<AttentionSegment> segments_;
   std::vector<float> baseline_;
-  std::vector<int64_t> first_;
-  int64_t last_size_ = 0;
+  std::vector<int64_t> first_;  // of each segment's outputs
 };
 
 TEST_P(Attention, SegmentHasTheSameBitsInEveryBatch) {
@@ -196,6 +198,21 @@ TEST_P(AttentionBits, ChunksEqualOneShot) {
       for (int32_t i = 0; i < kLength; ++i) one_by_one.push_back(chunk(1, i, 1));
       ASSERT_TRUE(same_bits(run_attention(*backend, question, one_by_one, 5), whole)) << machine.name;
     }
+  }
+}
+
+// Layers of one pass may differ in their windows, so a backend that plans once per batch must plan again.
+TEST_P(AttentionBits, LayersOfOneBatchMayDiffer) {
+  const AttentionKind& kind = GetParam();
+  std::vector<Question> questions = {{kind}, {kind, Mask::kTree, 40}, {kind, Mask::kBlock}, {kind, Mask::kBlock, 3}};
+  questions.insert(questions.end(), questions.rbegin(), questions.rend());
+  const std::vector<AttentionSegment> segments = {chunk(1, 65, 9), random_tree(2, 30, 17)};
+  for (const Machine& machine : machines()) {
+    const std::unique_ptr<Backend> backend = make(machine, 2);
+    const std::vector<std::vector<float>> together = run_attentions(*backend, questions, segments, 1);
+    for (size_t i = 0; i < questions.size(); ++i)
+      ASSERT_TRUE(same_bits(together[i], run_attention(*backend, questions[i], segments, 2)))
+          << machine.name << ", question " << i;
   }
 }
 

@@ -104,6 +104,7 @@ TEST_P(RowVerbs, RowHasTheSameBitsInEveryBatch) {
         if (count > n) break;
         ASSERT_NO_FATAL_FAILURE(bits.expect_same(run, window_of_ids(n, 37 * count, count), what));
       }
+      ASSERT_NO_FATAL_FAILURE(bits.expect_same(run, {}, what + ", no rows"));
       std::vector<int32_t> shuffled = Random(threads).permutation(n);
       shuffled.resize(33);
       ASSERT_NO_FATAL_FAILURE(bits.expect_same(run, shuffled, what + ", shuffled"));

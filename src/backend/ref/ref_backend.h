@@ -31,7 +31,10 @@ class RefBackend final : public Backend {
   Result<Buffer> prepare_vector(TensorView values) override;
 
   void stage(const Batch& batch) override;
-  Status finish() override { return {}; }
+  Status finish() override {
+    batch_ = nullptr;
+    return {};
+  }
   void mark(Phase phase) override { clock_.mark(phase); }
   std::array<double, kPhases> take_phase_ms() override { return clock_.take(); }
   int64_t take_weight_bytes() override { return std::exchange(weight_bytes_, 0); }
