@@ -39,7 +39,7 @@ struct AttendSpec {
 
 // Results of the head, one row per Batch::head_row (R of them), float32 on the host.
 struct HeadResult {
-  TensorView top_value;  // [R, k] the k largest logits, descending; equal ones by ascending id
+  TensorView top_value;  // [R, k] the k largest logits, descending, NaN last; equal ones by ascending id
   TensorView top_id;     // [R, k] I32
   TensorView lse;        // [R] log of the sum of exp over the vocabulary
   TensorView logits;     // [R, vocabulary], or empty when only the top is wanted

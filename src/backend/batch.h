@@ -29,7 +29,7 @@ struct Batch {
   std::vector<AncestorWords>
       ancestors;  // [rows], bit i = row first_row + i of the own segment, own bit set; unused for chunks
   std::vector<Segment> segments;
-  std::vector<int32_t> head_row;  // rows whose logits are wanted, ascending
+  std::vector<int32_t> head_row;  // rows whose logits are wanted
 
   int32_t rows() const { return static_cast<int32_t>(token.size()); }
 };
