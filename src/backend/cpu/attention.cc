@@ -1,6 +1,7 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -15,6 +16,8 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // Fewer tiles than this per thread are split by chunks as well, so that no thread is left without work.
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kChunksPerThread = 8;
+constexpr int64_t kPairsPerThread = 2;
+constexpr int32_t kFewestQueries = 2;  // in a tile: with one, loading keys takes longer than multiplying
 
 // Adds a chunk's (max, sum) to the running ones and says how to weigh the two values: alpha · old + beta · new.
 void fold_sums(float& max, float& sum, float chunk_max, float chunk_sum, float* alpha, float* beta) {
@@ -48,10 +51,9 @@ void Attention::plan(const Batch& batch, const AttendSpec& spec) {
       for (int32_t r = s.first_row; r < s.first_row + s.rows; ++r)
         for (uint64_t word : batch.ancestors[static_cast<size_t>(r)]) own += static_cast<size_t>(std::popcount(word));
   own_.reserve(own);
-  for (const Segment& segment : batch.segments) {
-    list_keys(batch, segment, spec);
-    list_tiles(segment, spec);
-  }
+  for (const Segment& segment : batch.segments) list_keys(batch, segment, spec);
+  const int32_t queries = tile_queries(batch, spec);
+  for (const Segment& segment : batch.segments) list_tiles(segment, spec, queries);
   spec_ = spec;
   planned_ = true;
 }
@@ -86,10 +88,25 @@ void Attention::list_keys(const Batch& batch, const Segment& s, const AttendSpec
   }
 }
 
-void Attention::list_tiles(const Segment& s, const AttendSpec& spec) {
+// Large tiles reuse a chunk's keys best, but every thread needs some (tile, chunk) pairs.
+int32_t Attention::tile_queries(const Batch& batch, const AttendSpec& spec) const {
+  const int64_t group = spec.heads / spec.kv_heads, threads = runner_.threads();
+  int32_t queries = kTileQueries;
+  for (; threads > 1 && queries > kFewestQueries; queries /= 2) {
+    const int64_t heads = std::min<int64_t>(group, queries);
+    int64_t pairs = 0;
+    for (const Segment& s : batch.segments)
+      pairs += spec.kv_heads * ceil_div(group, heads) * ceil_div(s.rows, queries / heads) *
+               ceil_div(s.context + s.rows, kChunk);
+    if (pairs >= kPairsPerThread * threads) break;
+  }
+  return queries;
+}
+
+void Attention::list_tiles(const Segment& s, const AttendSpec& spec, int32_t queries) {
   const int32_t group = spec.heads / spec.kv_heads;
-  const int32_t head_tiles = static_cast<int32_t>(ceil_div(group, kTileQueries));
-  const int32_t tile_rows = std::max(1, kTileQueries / static_cast<int32_t>(ceil_div(group, head_tiles)));
+  const int32_t head_tiles = static_cast<int32_t>(ceil_div(group, queries));
+  const int32_t tile_rows = std::max(1, queries / static_cast<int32_t>(ceil_div(group, head_tiles)));
   const int32_t row_tiles = static_cast<int32_t>(ceil_div(s.rows, tile_rows));
   for (int32_t rt = 0; rt < row_tiles; ++rt) {
     const int32_t row = s.rows * rt / row_tiles, end = s.rows * (rt + 1) / row_tiles;
@@ -114,6 +131,16 @@ void Attention::list_tiles(const Segment& s, const AttendSpec& spec) {
         tile.heads = group * (ht + 1) / head_tiles - head;
         tiles_.push_back(tile);
       }
+  }
+}
+
+// No keys seen yet; values at `values` [queries, v_dim].
+void Attention::clear(const Tile& tile, State& state, float* values, int64_t v_dim) {
+  std::memset(values, 0, static_cast<size_t>(tile.queries() * v_dim) * sizeof(float));
+  for (int32_t i = 0; i < tile.queries(); ++i) {
+    state.max[i] = kLowest;
+    state.sum[i] = 0;
+    state.value[i] = values + i * v_dim;
   }
 }
 
@@ -151,19 +178,14 @@ void Attention::run_tiles(const Call& call, int64_t work) {
       before += cost(tile);
       if (!mine) continue;
       State state;
-      std::memset(values, 0, static_cast<size_t>(tile.queries() * v_dim) * sizeof(float));
-      for (int32_t i = 0; i < tile.queries(); ++i) {
-        state.max[i] = kLowest;
-        state.sum[i] = 0;
-        state.value[i] = values + i * v_dim;
-      }
+      clear(tile, state, values, v_dim);
       for (int32_t c = tile.first_chunk(); c < tile.chunks(); ++c) chunk(call, tile, c, thread, state, true);
       for (int32_t i = 0; i < tile.queries(); ++i) store(call, tile, i, state);
     }
   });
 }
 
-// Few tiles: in waves, the threads first reduce a run of chunks of every tile, then fold them, query by query.
+// Few tiles: in waves, the threads reduce a run of chunks of every tile side by side.
 void Attention::run_chunks(const Call& call) {
   const int64_t v_dim = call.spec.v_dim, threads = runner_.threads();
   const auto tiles = static_cast<int64_t>(tiles_.size());
@@ -177,48 +199,47 @@ void Attention::run_chunks(const Call& call) {
   partials_.resize(static_cast<size_t>(tiles * wave));
   float* state_values = state_values_.grow(tiles * kTileQueries * v_dim);
   float* partial_values = partial_values_.grow(tiles * wave * kTileQueries * v_dim);
-  std::memset(state_values, 0, static_cast<size_t>(tiles * kTileQueries * v_dim) * sizeof(float));
   for (int64_t t = 0; t < tiles; ++t)
-    for (int32_t i = 0; i < kTileQueries; ++i) {
-      states_[static_cast<size_t>(t)].max[i] = kLowest;
-      states_[static_cast<size_t>(t)].sum[i] = 0;
-      states_[static_cast<size_t>(t)].value[i] = state_values + (t * kTileQueries + i) * v_dim;
-    }
+    clear(tiles_[static_cast<size_t>(t)], states_[static_cast<size_t>(t)], state_values + t * kTileQueries * v_dim,
+          v_dim);
   for (int32_t begin = first; begin < last; begin += wave) {
     const int32_t chunks = std::min(wave, last - begin);
     int64_t queries = 0;
     for (const Tile& t : tiles_) queries += t.queries();
     const int64_t work = queries * chunks * kChunk * (call.spec.qk_dim + v_dim);
+    left_.assign(static_cast<size_t>(tiles), chunks);
     runner_.shares(work, [&](int64_t share, int64_t count) {
       const int64_t units = tiles * chunks;
       for (int64_t u = units * share / count; u < units * (share + 1) / count; ++u) {
+        const auto t = static_cast<size_t>(u / chunks);
         State& partial = partials_[static_cast<size_t>(u)];
-        for (int32_t i = 0; i < kTileQueries; ++i) {
+        for (int32_t i = 0; i < tiles_[t].queries(); ++i) {
           partial.sum[i] = 0;
           partial.value[i] = partial_values + (u * kTileQueries + i) * v_dim;
         }
-        const Tile& tile = tiles_[static_cast<size_t>(u / chunks)];
         const int32_t c = begin + static_cast<int32_t>(u % chunks);
-        if (c >= tile.first_chunk() && c < tile.chunks())
-          chunk(call, tile, c, threads_[static_cast<size_t>(share)], partial, false);
+        if (c >= tiles_[t].first_chunk() && c < tiles_[t].chunks())
+          chunk(call, tiles_[t], c, threads_[static_cast<size_t>(share)], partial, false);
+        // Whoever finishes a tile's last chunk of the wave folds them all; their order does not depend on who it is.
+        if (std::atomic_ref(left_[t]).fetch_sub(1, std::memory_order_acq_rel) == 1)
+          fold(call, t, chunks, begin + chunks == last);
       }
     });
-    runner_.ranges(tiles * kTileQueries, queries * chunks * v_dim * 4, [&](int64_t from, int64_t to) {
-      for (int64_t u = from; u < to; ++u) {
-        const Tile& tile = tiles_[static_cast<size_t>(u / kTileQueries)];
-        const auto i = static_cast<int32_t>(u % kTileQueries);
-        if (i >= tile.queries()) continue;
-        State& state = states_[static_cast<size_t>(u / kTileQueries)];
-        for (int32_t c = 0; c < chunks; ++c) {
-          const State& partial = partials_[static_cast<size_t>(u / kTileQueries * chunks + c)];
-          if (partial.sum[i] == 0) continue;  // no keys in this chunk
-          float alpha, beta;
-          fold_sums(state.max[i], state.sum[i], partial.max[i], partial.sum[i], &alpha, &beta);
-          runner_.kernels().fold(state.value[i], partial.value[i], alpha, beta, v_dim);
-        }
-        if (begin + chunks == last) store(call, tile, i, state);
-      }
-    });
+  }
+}
+
+// Adds a tile's chunks of a wave to its state, in order.
+void Attention::fold(const Call& call, size_t tile, int32_t chunks, bool last) {
+  State& state = states_[tile];
+  for (int32_t i = 0; i < tiles_[tile].queries(); ++i) {
+    for (int32_t c = 0; c < chunks; ++c) {
+      const State& partial = partials_[tile * static_cast<size_t>(chunks) + static_cast<size_t>(c)];
+      if (partial.sum[i] == 0) continue;  // no keys in this chunk
+      float alpha, beta;
+      fold_sums(state.max[i], state.sum[i], partial.max[i], partial.sum[i], &alpha, &beta);
+      runner_.kernels().fold(state.value[i], partial.value[i], alpha, beta, call.spec.v_dim);
+    }
+    if (last) store(call, tiles_[tile], i, state);
   }
 }
 

@@ -61,9 +61,12 @@ class Attention {
 
   void plan(const Batch& batch, const AttendSpec& spec);
   void list_keys(const Batch& batch, const Segment& segment, const AttendSpec& spec);
-  void list_tiles(const Segment& segment, const AttendSpec& spec);
+  int32_t tile_queries(const Batch& batch, const AttendSpec& spec) const;
+  void list_tiles(const Segment& segment, const AttendSpec& spec, int32_t queries);
   void run_tiles(const Call& call, int64_t work);
   void run_chunks(const Call& call);
+  static void clear(const Tile& tile, State& state, float* values, int64_t v_dim);
+  void fold(const Call& call, size_t tile, int32_t chunks, bool last);
   void chunk(const Call& call, const Tile& tile, int32_t chunk, Thread& thread, State& state, bool fold);
   void pass(const Call& call, const Pass& pass, Thread& thread, State& state, bool fold);
   void store(const Call& call, const Tile& tile, int32_t query, const State& state);
@@ -75,7 +78,8 @@ class Attention {
   std::vector<Keys> keys_;    // one per row of the batch
   std::vector<int32_t> own_;  // tree rows' own places, row after row
   std::vector<Tile> tiles_;
-  std::vector<State> states_, partials_;
+  std::vector<State> states_, partials_;  // by tile; by tile and chunk of the wave
+  std::vector<int32_t> left_;             // chunks of the wave that a tile still waits for
   Scratch<float> state_values_, partial_values_;
 };
 

@@ -34,7 +34,12 @@ struct Avx512Vec {
   static Float round(Float n) { return _mm512_roundscale_ps(n, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static Float times_power_of_two(Float v, Float n) { return _mm512_scalef_ps(v, n); }
 
-  static Bits load_bits(const void* p) { return _mm512_loadu_si512(p); }
+  static Bits load_bits(const void* p) {
+    Bits v = _mm512_loadu_si512(p);
+    // Kept in a register: as an operand of each of its uses it would be loaded each time, and one row's speed is loads.
+    asm("" : "+v"(v));
+    return v;
+  }
   static Float low_bf16(Bits v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
   static Float high_bf16(Bits v) {
     return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
