@@ -49,7 +49,9 @@ class Guarded {
 };
 
 // Floats as bits, so that NaN equals itself and −0 differs from 0.
-inline bool same_bits(const float* a, const float* b, int64_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+inline bool same_bits(const float* a, const float* b, int64_t n) {
+  return n == 0 || std::memcmp(a, b, n * sizeof(float)) == 0;  // memcmp takes no null, not even for nothing
+}
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && same_bits(a.data(), b.data(), static_cast<int64_t>(a.size()));
 }
