@@ -18,7 +18,8 @@ using testing::StartsWith;
 
 std::vector<int32_t> ints(const JsonValue& array) {
   std::vector<int32_t> out;
-  for (const JsonValue v : *array.elements()) out.push_back(static_cast<int32_t>(*v.as_int()));
+  const JsonElements elements = *array.elements();  // a range-for would let go of the Result
+  for (const JsonValue v : elements) out.push_back(static_cast<int32_t>(*v.as_int()));
   return out;
 }
 

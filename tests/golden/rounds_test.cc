@@ -172,7 +172,8 @@ TEST(GoldenRounds, EndToEnd) {
 
 std::vector<int32_t> int_list(const JsonValue& array) {
   std::vector<int32_t> out;
-  for (const JsonValue v : *array.elements()) out.push_back(static_cast<int32_t>(*v.as_int()));
+  const JsonElements elements = *array.elements();  // a range-for would let go of the Result
+  for (const JsonValue v : elements) out.push_back(static_cast<int32_t>(*v.as_int()));
   return out;
 }
 
@@ -209,7 +210,8 @@ TEST_P(AcceptedLength, EqualsTheEvaluation) {
   int64_t tokens = 0, passes = 0, expected_tokens = 0, expected_passes = 0;
   int index = 0;
   std::vector<int> different;
-  for (const JsonValue prompt : *document.root().get("prompts")->elements()) {
+  const JsonElements prompts = *document.root().get("prompts")->elements();
+  for (const JsonValue prompt : prompts) {
     const std::vector<int32_t> expected = int_list(*prompt.get("accepted")->get(key));
     const std::vector<int32_t> got = accepted_lengths(*engine, int_list(*prompt.get("ids")), spec);
     if (got != expected) different.push_back(index);
