@@ -10,6 +10,7 @@
 #include "backend/cpu/head.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/pack.h"
+#include "backend/cpu/rope.h"
 #include "ops/weight_maker.h"
 
 namespace ddtree::ops {
@@ -189,6 +190,29 @@ TEST(CpuTopK, IsTheHeadOfASort) {
         const float value = cpu::TopK::value(keys[i]);
         ASSERT_TRUE(value == v[order[i]] || (std::isnan(value) && std::isnan(v[order[i]])));
       }
+    }
+  }
+}
+
+// Tables are kept for low positions and formed anew for high ones; batches mix them in any order.
+TEST(CpuRope, EveryPositionIsRotatedByItsOwnAngle) {
+  cpu::RopeTables tables;
+  const Rope rope = make_rope(8, true);
+  const int table = tables.add(rope);
+  EXPECT_EQ(tables.add(make_rope(8, true)), table);
+  EXPECT_NE(tables.add(make_rope(8, false)), table);
+  for (const std::vector<int32_t>& positions :
+       {std::vector<int32_t>{3}, {0, 32767, 7}, {32768, 2, 200000, 32767}, {9, 8, 7}}) {
+    tables.stage(positions);
+    tables.prepare(table);
+    for (size_t row = 0; row < positions.size(); ++row) {
+      float x[8] = {1, 0, 1, 0, 0, 1, 2, 1};
+      tables.rotate(table, static_cast<int64_t>(row), x);
+      const auto angle = [&](size_t i) { return static_cast<double>(rope_angle(rope, positions[row], i)); };
+      EXPECT_NEAR(x[0], std::cos(angle(0)), 1e-7) << positions[row];
+      EXPECT_NEAR(x[1], std::sin(angle(0)), 1e-7) << positions[row];
+      EXPECT_NEAR(x[4], -std::sin(angle(2)), 1e-7) << positions[row];
+      EXPECT_NEAR(x[7], 2 * std::sin(angle(3)) + std::cos(angle(3)), 3e-7) << positions[row];
     }
   }
 }

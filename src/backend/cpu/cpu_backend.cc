@@ -97,14 +97,14 @@ class CpuBackend final : public Backend {
 
   void rms_norm(TensorView out, TensorView x, TensorView gain, float eps) override {
     CHECK_EQ(gain.elements(), x.row_elements());
-    runner_.ranges(x.rows(), x.elements(), [&](int64_t begin, int64_t end) {
+    runner_.ranges(x.rows(), x.elements() * kNormWork, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         kernels_.rms_norm(out.row<float>(r), x.row<float>(r), gain.as<float>(), x.row_elements(), eps);
     });
   }
   void add_rms_norm(TensorView out, TensorView residual, TensorView delta, TensorView gain, float eps) override {
     CHECK_EQ(gain.elements(), residual.row_elements());
-    runner_.ranges(residual.rows(), 2 * residual.elements(), [&](int64_t begin, int64_t end) {
+    runner_.ranges(residual.rows(), residual.elements() * kNormWork, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         kernels_.add(residual.row<float>(r), delta.row<float>(r), residual.row_elements());
         kernels_.rms_norm(out.row<float>(r), residual.row<float>(r), gain.as<float>(), residual.row_elements(), eps);
@@ -112,7 +112,7 @@ class CpuBackend final : public Backend {
     });
   }
   void add(TensorView residual, TensorView delta) override {
-    runner_.ranges(residual.rows(), residual.elements(), [&](int64_t begin, int64_t end) {
+    runner_.ranges(residual.rows(), residual.elements() * kAddWork, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         kernels_.add(residual.row<float>(r), delta.row<float>(r), residual.row_elements());
     });
@@ -158,8 +158,8 @@ class CpuBackend final : public Backend {
   void copy_rows(std::span<const KvLayer> caches, std::span<const std::pair<int32_t, int32_t>> rows) override;
 
  private:
-  // Reading one weight out of the packed layout costs as much as several multiply-adds of a gemm.
-  static constexpr int64_t kGatherWork = 8;
+  // What a value costs in multiply-adds of a gemm, roughly: added, normalised, rotated, or read out of a packed matrix.
+  static constexpr int64_t kAddWork = 2, kNormWork = 8, kRopeWork = 32, kGatherWork = 128;
 
   void run(const Matrix& w, Rows x, Rows y, int64_t rows) {
     const GemmJob job = {&w, x, y, rows, 0};
@@ -197,7 +197,7 @@ void CpuBackend::mla_project(TensorView q, TensorView x, const PreparedMla& prep
 
   // Latent keys to the cache; the low-rank query normalised in place.
   const int64_t latent_at = width - w.key_width();
-  runner_.ranges(rows, rows * width, [&](int64_t begin, int64_t end) {
+  runner_.ranges(rows, rows * (width * kNormWork + w.rope_dim * kRopeWork), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* row = projected + r * width;
       float* key = cache.slice(batch_->kv_row[static_cast<size_t>(r)], 1).as<float>();
@@ -216,7 +216,7 @@ void CpuBackend::mla_project(TensorView q, TensorView x, const PreparedMla& prep
     run(w.q_b, {projected, width, nullptr}, {queries, query_stride, nullptr}, rows);
   }
 
-  runner_.ranges(rows, rows * w.heads * w.rope_dim, [&](int64_t begin, int64_t end) {
+  runner_.ranges(rows, rows * w.heads * w.rope_dim * kRopeWork, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
       for (int64_t h = 0; h < w.heads; ++h) {
         float* rotated = q.row<float>(r) + h * w.key_width() + w.kv_lora;
@@ -265,7 +265,7 @@ void CpuBackend::gqa_project(TensorView q, TensorView x, const PreparedGqa& prep
   const auto& w = static_cast<const CpuGqa&>(prepared);
   gqa_context(x, prepared, cache);
   run(w.q, rows_of(x), rows_of(q), x.rows());
-  runner_.ranges(x.rows(), x.rows() * w.heads * w.head_dim * 2, [&](int64_t begin, int64_t end) {
+  runner_.ranges(x.rows(), x.rows() * w.heads * w.head_dim * kRopeWork, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) norm_and_rotate(w, w.q_norm, w.heads, r, q.row<float>(r));
   });
 }
@@ -277,7 +277,7 @@ void CpuBackend::gqa_context(TensorView x, const PreparedGqa& prepared, KvLayer 
   for (int32_t row : batch_->kv_row) CHECK(row >= 0 && row < cache.rows());
   ropes_.prepare(w.rope);
   run(w.kv, rows_of(x), {cache.as<float>(), cache.row_stride, batch_->kv_row.data()}, x.rows());
-  runner_.ranges(x.rows(), x.rows() * w.kv_heads * w.head_dim * 2, [&](int64_t begin, int64_t end) {
+  runner_.ranges(x.rows(), x.rows() * w.kv_heads * w.head_dim * kRopeWork, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
       norm_and_rotate(w, w.k_norm, w.kv_heads, r, cache.row<float>(batch_->kv_row[static_cast<size_t>(r)]));
   });

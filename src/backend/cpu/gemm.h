@@ -46,11 +46,11 @@ class GemmRunner {
   // Adds the jobs in order; all have the same `out`. `out` rows must be set before.
   void down(std::span<const DownJob> jobs);
 
-  // Calls f(begin, end) for contiguous ranges of [0, n) on the threads; on the caller alone if `work` (about one
-  // multiply-add a unit) is too little to be worth a region.
+  // Calls f(begin, end) for contiguous ranges of [0, n) on the threads; on the caller alone if `work`, in multiply-adds
+  // or what takes as long, is too little to be worth a region.
   template <class F>
   void ranges(int64_t n, int64_t work, F f) {
-    shares(work, [&](int64_t share, int64_t count) {
+    shares(n > 1 ? work : 0, [&](int64_t share, int64_t count) {
       const int64_t begin = n * share / count, end = n * (share + 1) / count;
       if (begin < end) f(begin, end);
     });
