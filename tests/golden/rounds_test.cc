@@ -199,6 +199,8 @@ struct Arm {
   SpecOptions spec;
 };
 
+void PrintTo(const Arm& arm, std::ostream* out) { *out << arm.key; }
+
 class AcceptedLength : public testing::TestWithParam<Arm> {};
 
 TEST_P(AcceptedLength, EqualsTheEvaluation) {
