@@ -37,16 +37,17 @@ void PagePool::share(int32_t page) {
   ++owners_[page];
 }
 
-void PagePool::check(std::span<const std::vector<int32_t>* const> lists) const {
-  std::vector<int32_t> seen(owners_.size(), 0);
+Status PagePool::check(std::span<const std::vector<int32_t>* const> lists) const {
+  std::vector<int32_t> listed(owners_.size(), 0), free(owners_.size(), 0);
   for (const std::vector<int32_t>* list : lists)
-    for (int32_t page : *list) ++seen[page];
-  for (size_t page = 0; page < seen.size(); ++page) CHECK_EQ(seen[page], owners_[page]);
-  for (int32_t page : free_) {
-    CHECK_EQ(owners_[page], 0);
-    CHECK_EQ(seen[page]++, 0);  // listed as free once
-  }
-  for (size_t page = 0; page < seen.size(); ++page) CHECK_GT(seen[page], 0);
+    for (int32_t page : *list) ++listed[page];
+  for (int32_t page : free_) ++free[page];
+  for (size_t page = 0; page < listed.size(); ++page)
+    if (listed[page] != owners_[page] || free[page] != (owners_[page] == 0 ? 1 : 0))
+      return Error{Code::kCorrupt, "page " + std::to_string(page) + " is listed " + std::to_string(listed[page]) +
+                                       " times and free " + std::to_string(free[page]) + " times, with " +
+                                       std::to_string(owners_[page]) + " owners"};
+  return {};
 }
 
 }  // namespace ddtree

@@ -25,8 +25,9 @@ class PagePool {
   int32_t size() const { return static_cast<int32_t>(owners_.size()); }
   int32_t free_pages() const { return static_cast<int32_t>(free_.size()); }
 
-  // Aborts unless `lists` are exactly the owners: every listed page's count matches, and every other page is free once.
-  void check(std::span<const std::vector<int32_t>* const> lists) const;
+  // kCorrupt unless `lists` are exactly the owners: every listed page's count matches, and every other page is free
+  // once.
+  Status check(std::span<const std::vector<int32_t>* const> lists) const;
 
  private:
   std::vector<int32_t> free_;    // a stack: the last freed page is the next given out

@@ -154,7 +154,8 @@ void Scheduler::check() const {
     CHECK_LE(stream->observed, stream->computed);
   }
   for (const auto& stream : waiting_) CHECK(stream->pages.empty() && stream->slot == -1 && stream->computed == 0);
-  pool_.check(lists);
+  const Status pages = pool_.check(lists);
+  CHECK_EQ(pages.ok() ? "" : pages.error().message, "");
   std::sort(slots.begin(), slots.end());
   CHECK_EQ(static_cast<int32_t>(slots.size()), options_.max_streams);
   for (int32_t i = 0; i < options_.max_streams; ++i) CHECK_EQ(slots[i], i);
