@@ -1,6 +1,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
 #include <vector>
 
 #include "backend/cuda/cuda_status.h"
@@ -105,6 +108,17 @@ Result<double> read_ceiling(const void* data, int64_t bytes, cudaStream_t stream
     best = std::max(best, static_cast<double>(bytes) / us / 1e3);
   }
   return best;
+}
+
+std::string clock_state() {
+  const char* command =
+      "nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,clocks_event_reasons.active --format=csv,noheader "
+      "2>/dev/null";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command, "r"), pclose);
+  std::array<char, 256> line{};
+  if (!pipe || fgets(line.data(), line.size(), pipe.get()) == nullptr) return "unknown";
+  std::string text(line.data());
+  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace ddtree::cuda

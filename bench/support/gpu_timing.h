@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <string>
 
 #include "base/result.h"
 
@@ -19,5 +20,8 @@ Result<double> time_sustained(const Repetition& body, int repetitions, double ms
 
 // The rate at which a plain streaming kernel reads `bytes` at `data`, GB/s; the best of several launch shapes, burst.
 Result<double> read_ceiling(const void* data, int64_t bytes, cudaStream_t stream);
+
+// What the driver's tool says about clocks, power and throttling.
+std::string clock_state();
 
 }  // namespace ddtree::cuda
