@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   ddtree::add_verify(app, exit_code);
   ddtree::add_inspect(app, exit_code);
   ddtree::add_tokenize(app, exit_code);
+  ddtree::add_estimate(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
