@@ -187,6 +187,7 @@ void EngineCore::fail_all(const Error& error) {
     event.stats = final_stats(*stream);
     stream->sink(std::move(event));
   }
+  scheduler_.forget_prefixes();
 }
 
 }  // namespace ddtree

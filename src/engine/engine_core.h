@@ -43,7 +43,7 @@ class EngineCore {
 
   const Scheduler& scheduler() const { return scheduler_; }
   const StepTotals& totals() const { return step_->totals(); }
-  int32_t free_pages() { return cache_.pool().free_pages(); }
+  int32_t free_pages() const { return scheduler_.available_pages(); }  // those of the prefix cache included
   int32_t pages() { return cache_.pool().size(); }
   int32_t max_context() const { return context_; }
 

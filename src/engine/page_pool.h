@@ -21,6 +21,7 @@ class PagePool {
   void release(std::vector<int32_t>& list);
   // One more owner of a page that has one already.
   void share(int32_t page);
+  int32_t owners(int32_t page) const { return owners_[page]; }
 
   int32_t size() const { return static_cast<int32_t>(owners_.size()); }
   int32_t free_pages() const { return static_cast<int32_t>(free_.size()); }

@@ -40,6 +40,7 @@ struct Request {
   SamplingParams sampling;
   int32_t choice = 0;  // which of n answers to the same prompt
   SpecOptions spec;
+  std::string cache_salt;  // with prefix reuse: only requests of the same salt share their beginnings
   // Asked about every token, in order, on the engine's thread: true if the text ends with it, as at a stop string.
   std::function<bool(int32_t token)> stops;
   bool trace = false;  // keep a StepRecord for every pass
@@ -78,6 +79,7 @@ struct StepRecord {
 struct RequestStats {
   int32_t prompt_tokens = 0, output_tokens = 0;
   int32_t prefill_tokens = 0;  // rows run as prompt, those repeated after a preemption included
+  int32_t cached_tokens = 0;   // prompt rows that were there already, when the request was first admitted
   int32_t steps = 0;           // verification passes
   int32_t committed = 0;       // tokens those passes yielded, before stop or length cut them
   int32_t drafted = 0;         // nodes verified, roots not counted

@@ -13,7 +13,8 @@ int32_t pages_for(int64_t rows) { return static_cast<int32_t>(ceil_div(rows, kPa
 
 }  // namespace
 
-Scheduler::Scheduler(PagePool& pool, const SchedulerOptions& options) : pool_(pool), options_(options) {
+Scheduler::Scheduler(PagePool& pool, const SchedulerOptions& options)
+    : pool_(pool), prefixes_(pool), options_(options) {
   CHECK_GT(options.max_streams, 0);
   CHECK_GT(options.prefill_rows, 0);
   CHECK_GE(options.max_rows, options.max_streams + options.prefill_rows);
@@ -73,6 +74,7 @@ std::unique_ptr<Stream> Scheduler::finish(Stream* stream) {
 }
 
 Plan Scheduler::plan() {
+  for (const auto& stream : running_) publish(*stream);
   admit();
   Plan plan;
   int32_t prefill_left = options_.prefill_rows;
@@ -111,7 +113,15 @@ PlanItem Scheduler::next_work(Stream& stream, int32_t& prefill_left) {
   return item;
 }
 
-bool Scheduler::secure(Stream& stream, int32_t rows) { return pool_.extend(stream.pages, pages_for(rows)).ok(); }
+bool Scheduler::secure(Stream& stream, int32_t rows) {
+  const int32_t pages = pages_for(rows);
+  if (pool_.extend(stream.pages, pages).ok()) return true;
+  prefixes_.evict(pages - static_cast<int32_t>(stream.pages.size()) - pool_.free_pages());
+  if (pool_.extend(stream.pages, pages).ok()) return true;
+  if (running() > 1) return false;
+  prefixes_.clear();  // a lone stream gets all there is: it may stand beneath pages that others left
+  return pool_.extend(stream.pages, pages).ok();
+}
 
 void Scheduler::preempt_youngest() {
   std::unique_ptr<Stream> stream = std::move(running_.back());
@@ -121,24 +131,70 @@ void Scheduler::preempt_youngest() {
   waiting_.push_front(std::move(stream));
 }
 
-// The head of the queue runs as soon as a slot and the pages of its prompt are free, with a page to spare for each
-// running stream.
 void Scheduler::admit() {
-  while (!waiting_.empty() && !free_slots_.empty()) {
-    Stream& stream = *waiting_.front();
-    const int32_t pages = pages_for(stream.prefill_end());
-    const int32_t spare = running_.empty() ? 0 : running() + 1;
-    if (pages + spare > pool_.free_pages() || !secure(stream, stream.prefill_end())) return;
-    stream.slot = free_slots_.back();
-    free_slots_.pop_back();
+  while (!waiting_.empty() && !free_slots_.empty() && admit(*waiting_.front())) {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
 }
 
+// The head of the queue runs as soon as a slot and the pages of its prompt are free, with a page to spare for each
+// running stream.
+bool Scheduler::admit(Stream& stream) {
+  if (options_.reuse_prefixes && sibling_computes(stream)) return false;
+  reuse_prefix(stream);
+  const int32_t pages = pages_for(stream.prefill_end()) - static_cast<int32_t>(stream.pages.size());
+  const int32_t spare = running_.empty() ? 0 : running() + 1;
+  if (pages + spare > available_pages() || !secure(stream, stream.prefill_end())) {
+    give_up(stream);
+    return false;
+  }
+  if (stream.output_length() == 0) stream.stats.cached_tokens = stream.computed;
+  stream.slot = free_slots_.back();
+  free_slots_.pop_back();
+  return true;
+}
+
+// All of a text but its last token, whose row gives the next one.
+void Scheduler::reuse_prefix(Stream& stream) {
+  if (!options_.reuse_prefixes) return;
+  const std::span<const int32_t> tokens = std::span(stream.tokens).first(stream.length() - 1);
+  prefixes_.take(stream.request.cache_salt, tokens, stream.observes(), stream.pages);
+  stream.published = static_cast<int32_t>(stream.pages.size());
+  stream.computed = stream.published * kPageRows;
+  if (stream.observes()) stream.observed = stream.computed;
+}
+
+// Whether a running stream is about to compute more of this text's beginning than is known.
+bool Scheduler::sibling_computes(const Stream& stream) const {
+  const std::span<const int32_t> tokens = std::span(stream.tokens).first(stream.length() - 1);
+  const Request& request = stream.request;
+  const int64_t known = prefixes_.count(request.cache_salt, tokens, stream.observes());
+  return std::any_of(running_.begin(), running_.end(), [&](const auto& other) {
+    if (!other->prefilling() || other->request.cache_salt != request.cache_salt) return false;
+    if (stream.observes() && !other->observes()) return false;
+    const std::span<const int32_t> theirs = std::span(other->tokens).first(other->prefill_end());
+    const int64_t common =
+        std::mismatch(tokens.begin(), tokens.end(), theirs.begin(), theirs.end()).first - tokens.begin();
+    return common / kPageRows > known;
+  });
+}
+
+void Scheduler::publish(Stream& stream) {
+  if (!options_.reuse_prefixes) return;
+  const int32_t whole = std::min(stream.computed, stream.length()) / kPageRows;  // a stop cuts tokens, not rows
+  const int32_t observed = std::min(whole, stream.observed / kPageRows);
+  const int32_t ready = stream.observes() ? observed : whole;
+  if (ready <= stream.published) return;
+  stream.published = ready;
+  prefixes_.put(stream.request.cache_salt, std::span(stream.tokens).first(int64_t{ready} * kPageRows),
+                std::span(stream.pages).first(ready), observed);
+}
+
 void Scheduler::give_up(Stream& stream) {
+  publish(stream);
   pool_.release(stream.pages);
-  stream.computed = stream.observed = 0;
+  stream.computed = stream.observed = stream.published = 0;
   if (stream.slot >= 0) free_slots_.push_back(stream.slot);
   stream.slot = -1;
 }
@@ -148,12 +204,15 @@ void Scheduler::check() const {
   std::vector<int32_t> slots = free_slots_;
   for (const auto& stream : running_) {
     lists.push_back(&stream->pages);
+    CHECK_LE(stream->published, static_cast<int32_t>(stream->pages.size()));
     slots.push_back(stream->slot);
     CHECK_LE(stream->computed, static_cast<int64_t>(stream->pages.size()) * kPageRows);
     CHECK_LT(stream->computed, stream->length());
     CHECK_LE(stream->observed, stream->computed);
   }
   for (const auto& stream : waiting_) CHECK(stream->pages.empty() && stream->slot == -1 && stream->computed == 0);
+  const std::vector<int32_t> kept = prefixes_.pages();
+  lists.push_back(&kept);
   const Status pages = pool_.check(lists);
   CHECK_EQ(pages.ok() ? "" : pages.error().message, "");
   std::sort(slots.begin(), slots.end());

@@ -4,6 +4,9 @@
 // chunks beside them. When pages run out the youngest running stream gives up its own and waits at the head of the
 // queue; its rows are computed again later, to the same bits. The oldest stream is never preempted for a younger one,
 // so it always finishes.
+//
+// With prefix reuse, committed pages stay until their room is needed. A text whose beginning is just being computed for
+// another waits for it, so that it is computed once.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +16,17 @@
 #include <vector>
 
 #include "engine/page_pool.h"
+#include "engine/prefix_cache.h"
 #include "engine/stream.h"
 
 namespace ddtree {
 
 struct SchedulerOptions {
-  int32_t max_streams = 16;    // running at once
-  int32_t max_waiting = 256;   // beyond them
-  int32_t max_rows = 1088;     // of one step
-  int32_t prefill_rows = 512;  // at most so many of them prompt
+  int32_t max_streams = 16;     // running at once
+  int32_t max_waiting = 256;    // beyond them
+  int32_t max_rows = 1088;      // of one step
+  int32_t prefill_rows = 512;   // at most so many of them prompt
+  bool reuse_prefixes = false;  // keep committed pages for texts that begin alike
 };
 
 struct PlanItem {
@@ -50,22 +55,29 @@ class Scheduler {
 
   // Chooses the next step's work and gives every chosen stream its slot and pages.
   Plan plan();
+  void forget_prefixes() { prefixes_.clear(); }  // after a failure of the device: nothing in memory can be trusted
   // Ends a running stream; its pages and slot are free again.
   std::unique_ptr<Stream> finish(Stream* stream);
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t available_pages() const { return pool_.free_pages() + prefixes_.evictable(); }
   void check() const;  // every page and slot has exactly its owners
 
  private:
   bool secure(Stream& stream, int32_t rows);
   void preempt_youngest();
   void admit();
+  bool admit(Stream& stream);
+  void reuse_prefix(Stream& stream);
+  bool sibling_computes(const Stream& stream) const;
+  void publish(Stream& stream);
   void give_up(Stream& stream);
   PlanItem next_work(Stream& stream, int32_t& prefill_left);
 
   PagePool& pool_;
+  PrefixCache prefixes_;
   SchedulerOptions options_;
   std::vector<std::unique_ptr<Stream>> running_;  // in order of admission
   std::deque<std::unique_ptr<Stream>> waiting_;

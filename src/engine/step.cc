@@ -72,9 +72,8 @@ void Step::open(const Plan& plan) {
 
 // Graph A: what the drafter has not seen yet, then one block per stream, to candidates for every slot.
 Status Step::draft() {
-  if (n_drafted_ == 0) return {};
   ingest_taps();
-  propose();
+  if (n_drafted_ > 0) propose();
   return be_.finish();
 }
 
@@ -83,7 +82,8 @@ void Step::ingest_taps() {
   tap_rows_.clear();
   for (const Lane& lane : lanes_) {
     Stream& stream = *lane.item.stream;
-    if (lane.drafted < 0) continue;
+    const bool full = stream.can_draft() && stream.computed - stream.observed > kTapRoom - (kMaxDepth + 1);
+    if (lane.item.chunk > 0 || (lane.drafted < 0 && !full)) continue;
     for (int32_t held = 0; stream.observed < stream.computed; ++held, ++stream.observed) {
       tap_rows_.push_back(stream.slot * kTapRoom + held);
       add_row(observe_batch_, 0, stream.observed, KvCache::page_row(stream.pages, stream.observed));
@@ -270,9 +270,11 @@ void Step::commit(std::span<const Outcome> outcomes) {
       moves_.emplace_back(cache_.tree_row(stream.slot, node), KvCache::page_row(stream.pages, stream.computed + k));
       tap_rows_.push_back(lane.first_row + node);
     }
-    if (lane.drafted >= 0)
-      be_.gather_rows(held_taps_.slice(int64_t{stream.slot} * kTapRoom, lane.accepted.length), decoder_.taps(),
+    if (stream.can_draft()) {
+      const int64_t held = stream.computed - stream.observed;
+      be_.gather_rows(held_taps_.slice(stream.slot * kTapRoom + held, lane.accepted.length), decoder_.taps(),
                       tap_rows_);
+    }
     stream.computed += lane.accepted.length;
   }
   be_.copy_rows(cache_.target(), moves_);
@@ -281,7 +283,7 @@ void Step::commit(std::span<const Outcome> outcomes) {
 
 void Step::observe_chunk(const Lane& lane) {
   Stream& stream = *lane.item.stream;
-  if (stream.draft_depth == 0 || stream.prefill_end() > stream.draft_limit) return;  // it will never draft
+  if (!stream.observes()) return;
   clear(observe_batch_);
   for (int32_t p = stream.computed; p < stream.computed + lane.rows; ++p)
     add_row(observe_batch_, 0, p, KvCache::page_row(stream.pages, p));

@@ -21,6 +21,7 @@ struct Stream {
   int32_t observed = 0;         // of those, rows whose taps the drafter has seen; the others wait in the tap ring
   int32_t slot = -1;            // of the cache's scratch and tap ring; −1 while waiting
   std::vector<int32_t> pages;
+  int32_t published = 0;  // of the pages, from the first on: those that the prefix cache has been told of
   bool cancelled = false;
 
   RequestStats stats;
@@ -34,6 +35,8 @@ struct Stream {
   // again.
   int32_t prefill_end() const { return std::max(prompt_length(), length() - 1); }
   bool can_draft() const { return draft_depth > 0 && computed <= draft_limit; }
+  // Whether the drafter sees the rows of its prompt, for drafts to come.
+  bool observes() const { return draft_depth > 0 && prefill_end() <= draft_limit; }
   bool prefilling() const { return computed < prefill_end(); }
 };
 

@@ -64,6 +64,15 @@ class EngineCoreTest : public testing::Test {
     return result;
   }
 
+  std::unique_ptr<EngineCore> sharing_engine(int streams, int pages) {
+    drafter_ = std::make_unique<FakeDrafter>(8, 1 << 20, 3);
+    EngineOptions options;
+    options.scheduler = {streams, 64, 256, 64, true};
+    options.max_context = kContext;
+    options.cache_tokens = pages * kPageRows;
+    return *EngineCore::create(*backend_, decoder_, drafter_.get(), options);
+  }
+
   std::unique_ptr<Backend> backend_ = *make_backend({"ref", 1, "auto"});
   FakeDecoder decoder_{256};
   std::unique_ptr<FakeDrafter> drafter_;
@@ -282,15 +291,85 @@ TEST_F(EngineCoreTest, LogitsThatAreNotFiniteFailTheirRequestAlone) {
   EXPECT_EQ(e->free_pages(), e->pages());
 }
 
+TEST_F(EngineCoreTest, AnswersToOnePromptShareIt) {
+  const auto e = sharing_engine(8, 64);
+  const std::vector<int32_t> prompt(300, 5);
+  std::vector<Finished> results(8);
+  for (int i = 0; i < 8; ++i) {
+    Request r = request(prompt, 30);
+    r.choice = i;
+    ASSERT_TRUE(e->submit(i + 1, std::move(r), into(results[i])).ok());
+  }
+  while (e->step()) e->scheduler().check();
+  int rows = 0;
+  for (const Finished& result : results) {
+    EXPECT_EQ(result.ids, fake_text(prompt, 30));
+    EXPECT_GT(result.stats.accepted_length(), 2.0);
+    rows += result.stats.prefill_tokens;
+  }
+  EXPECT_EQ(rows, 300 + 7 * (300 - 256));
+  EXPECT_EQ(e->free_pages(), e->pages());
+}
+
+// The next turn of a chat: its prompt is the last one with its answer.
+TEST_F(EngineCoreTest, TheNextTurnFindsPromptAndAnswer) {
+  const auto e = sharing_engine(2, 64);
+  std::vector<int32_t> text(150, 5);
+  const Finished first = run(*e, request(text, 100));
+  text.insert(text.end(), first.ids.begin(), first.ids.end());
+  text.push_back(7);
+  const Finished second = run(*e, request(text, 20));
+  EXPECT_EQ(second.ids, fake_text(text, 20));
+  EXPECT_EQ(second.stats.cached_tokens, 192);  // of 250; the drafter has seen all rows but the last passes'
+  EXPECT_EQ(second.stats.prefill_tokens, 251 - 192);
+}
+
+TEST_F(EngineCoreTest, AfterADeviceErrorNothingIsReused) {
+  class LostOnce final : public BackendForward {
+   public:
+    using BackendForward::BackendForward;
+    Status finish() override {
+      if (++calls == 20) return Error{Code::kDeviceLost, "the device is gone"};
+      return BackendForward::finish();
+    }
+    int calls = 0;
+  };
+  LostOnce lost(*backend_);
+  EngineOptions options;
+  options.scheduler = {2, 64, 256, 64, true};
+  options.max_context = kContext;
+  const auto e = *EngineCore::create(lost, decoder_, nullptr, options);
+  const std::vector<int32_t> prompt(200, 3);
+  EXPECT_EQ(run(*e, request(prompt, 100)).finish, FinishReason::kError);
+  EXPECT_EQ(run(*e, request(prompt, 5)).stats.cached_tokens, 0);
+  EXPECT_EQ(run(*e, request(prompt, 5)).stats.cached_tokens, 192);
+}
+
+// Whatever phase it is in, two steps later its pages are free.
+TEST_F(EngineCoreTest, CancellingFreesPagesWithinTwoSteps) {
+  for (int steps : {0, 1, 2, 3, 5, 9, 20}) {
+    const auto e = sharing_engine(2, 32);
+    Finished result;
+    ASSERT_TRUE(e->submit(1, request(std::vector<int32_t>(200, 3), 200), into(result)).ok());
+    for (int i = 0; i < steps; ++i) e->step();
+    e->cancel(1);
+    e->step();
+    e->step();
+    EXPECT_EQ(result.finish, FinishReason::kCancelled) << steps;
+    EXPECT_EQ(e->free_pages(), e->pages()) << steps;
+  }
+}
+
 // Submit, cancel, exhaust, preempt and finish at random: every text is a prefix of the known one, and complete unless
 // cancelled.
-class RandomSchedules : public EngineCoreTest, public testing::WithParamInterface<int> {};
+class RandomSchedules : public EngineCoreTest, public testing::WithParamInterface<std::tuple<int, bool>> {};
 
 TEST_P(RandomSchedules, NeverChangeAText) {
-  std::mt19937 random(GetParam());
+  const auto [seed, reuse] = GetParam();
+  std::mt19937 random(seed);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const int streams = pick(1, 16), pages = pick(4, 24);
-  const auto e = engine(streams, pages);
+  const auto e = reuse ? sharing_engine(streams, pages) : engine(streams, pages);
   const int n = 40;
   std::vector<Finished> results(n);
   std::vector<std::vector<int32_t>> prompts(n);
@@ -300,6 +379,11 @@ TEST_P(RandomSchedules, NeverChangeAText) {
     for (; submitted < n && pick(0, 2) > 0; ++submitted) {
       prompts[submitted].resize(pick(1, std::min(200, pages * kPageRows / 2)));
       for (int32_t& id : prompts[submitted]) id = pick(0, kFakeVocab - 2);
+      if (reuse && submitted > 0 && pick(0, 1) == 1) {  // begins as another does
+        const std::vector<int32_t>& other = prompts[pick(0, submitted - 1)];
+        const size_t common = std::min(other.size(), prompts[submitted].size());
+        std::copy_n(other.begin(), common, prompts[submitted].begin());
+      }
       tokens[submitted] = pick(1, 120);
       const SpecMode mode = static_cast<SpecMode>(pick(0, 2));
       Request r = request(prompts[submitted], tokens[submitted], {mode, pick(0, 255), pick(0, 1) == 1});
@@ -324,7 +408,7 @@ TEST_P(RandomSchedules, NeverChangeAText) {
   }
   EXPECT_EQ(e->free_pages(), e->pages());
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomSchedules, testing::Range(0, 40));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomSchedules, testing::Combine(testing::Range(0, 40), testing::Bool()));
 
 }  // namespace
 }  // namespace ddtree

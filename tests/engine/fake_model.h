@@ -34,8 +34,10 @@ class FakeDecoder final : public Decoder {
 
   void forward(const Batch& batch, std::span<const KvLayer> cache) override {
     batch_ = &batch;
-    for (int32_t row = 0; row < batch.rows(); ++row)  // what a row leaves in the cache: its token and position
+    for (int32_t row = 0; row < batch.rows(); ++row) {  // what a row leaves in the cache: its token and position
       *cache[0].row<float>(batch.kv_row[row]) = static_cast<float>(batch.token[row] + kFakeVocab * batch.position[row]);
+      taps_[row] = static_cast<float>(batch.position[row]);
+    }
     check_context(cache[0]);
   }
 
@@ -91,8 +93,10 @@ class FakeDrafter final : public BlockDrafter {
 
   void observe(TensorView taps, const Batch& rows, std::span<const KvLayer> cache) override {
     CHECK_EQ(taps.rows(), rows.rows());
-    for (int32_t row = 0; row < rows.rows(); ++row)
+    for (int32_t row = 0; row < rows.rows(); ++row) {
+      CHECK_EQ(*taps.row<float>(row), static_cast<float>(rows.position[row]));
       *cache[0].row<float>(rows.kv_row[row]) = static_cast<float>(rows.position[row]);
+    }
   }
 
   void propose(const Batch& batch, std::span<const KvLayer> cache, const HeadResult& out) override {

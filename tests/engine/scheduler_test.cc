@@ -26,6 +26,7 @@ std::unique_ptr<Stream> make_stream(RequestId id, int prompt, int max_tokens, bo
 void apply(const PlanItem& item, int accepted) {
   Stream& s = *item.stream;
   if (item.chunk > 0) {
+    if (s.observes()) s.observed += item.chunk;
     s.computed += item.chunk;
     if (item.emits) s.tokens.push_back(2);
     return;
@@ -116,14 +117,15 @@ TEST(Scheduler, DraftsTakeNoOnesPages) {
 // Random traffic in random cache sizes: every request ends with all its tokens or cancelled, in bounded time; rows,
 // pages and slots are within their limits in every step; the oldest running stream is never preempted; and nothing is
 // left behind.
-class RandomTraffic : public testing::TestWithParam<int> {};
+class RandomTraffic : public testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(RandomTraffic, KeepsEveryInvariant) {
-  std::mt19937 random(GetParam());
+  const auto [seed, reuse] = GetParam();
+  std::mt19937 random(seed);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const int pages = pick(2, 40), streams = pick(1, 16), prefill = pick(1, 200);
   PagePool pool(pages);
-  const SchedulerOptions options = {streams, 10, streams + prefill + pick(0, 300), prefill};
+  const SchedulerOptions options = {streams, 10, streams + prefill + pick(0, 300), prefill, reuse};
   Scheduler scheduler(pool, options);
   std::map<RequestId, int> wanted;  // tokens each request still has to end with
   std::set<RequestId> cancelled;
@@ -179,10 +181,95 @@ TEST_P(RandomTraffic, KeepsEveryInvariant) {
     }
   }
   EXPECT_TRUE(wanted.empty());
+  EXPECT_EQ(scheduler.available_pages(), pages);
+  scheduler.forget_prefixes();
   EXPECT_EQ(pool.free_pages(), pages);
   scheduler.check();
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomTraffic, testing::Range(0, 200));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomTraffic, testing::Combine(testing::Range(0, 200), testing::Bool()));
+
+std::unique_ptr<Stream> make_salted(RequestId id, int prompt, const std::string& salt) {
+  auto stream = make_stream(id, prompt, 20);
+  stream->request.cache_salt = salt;
+  return stream;
+}
+
+TEST(SchedulerPrefixes, TextsThatBeginAlikeAreComputedOnce) {
+  PagePool pool(64);
+  Scheduler scheduler(pool, {8, 8, 512, 100, true});
+  for (RequestId id : {1, 2, 3}) ASSERT_TRUE(scheduler.submit(make_stream(id, 200, 20)).ok());
+  Plan plan = scheduler.plan();
+  ASSERT_EQ(plan.items.size(), 1u);  // the others wait for the first one's pages
+  apply(plan.items[0], 0);
+  plan = scheduler.plan();
+  ASSERT_EQ(plan.items.size(), 1u);
+  apply(plan.items[0], 0);  // 200 rows: three whole pages
+  plan = scheduler.plan();
+  ASSERT_EQ(plan.items.size(), 3u);
+  for (int i : {1, 2}) {
+    EXPECT_EQ(plan.items[i].chunk, 200 - 192);
+    EXPECT_TRUE(plan.items[i].emits);
+    EXPECT_EQ(plan.items[i].stream->stats.cached_tokens, 192);
+    EXPECT_EQ(plan.items[i].stream->observed, 192);
+  }
+  scheduler.check();
+}
+
+TEST(SchedulerPrefixes, TheLastTokenOfAKnownPromptIsComputedAgain) {
+  PagePool pool(64);
+  Scheduler scheduler(pool, {8, 8, 512, 200, true});
+  for (RequestId id : {1, 2}) {
+    ASSERT_TRUE(scheduler.submit(make_stream(id, 128, 1)).ok());
+    const Plan plan = scheduler.plan();
+    ASSERT_EQ(plan.items.size(), 1u);
+    EXPECT_EQ(plan.items[0].chunk, id == 1 ? 128 : 64);  // its row gives the first token
+    EXPECT_TRUE(plan.items[0].emits);
+    apply(plan.items[0], 0);
+    scheduler.finish(plan.items[0].stream);
+    scheduler.check();
+  }
+}
+
+TEST(SchedulerPrefixes, OtherSaltsNeitherShareNorWait) {
+  PagePool pool(64);
+  Scheduler scheduler(pool, {8, 8, 512, 300, true});
+  ASSERT_TRUE(scheduler.submit(make_salted(1, 100, "a")).ok());
+  ASSERT_TRUE(scheduler.submit(make_salted(2, 100, "b")).ok());
+  for (const PlanItem& item : scheduler.plan().items) apply(item, 0);
+  ASSERT_TRUE(scheduler.submit(make_salted(3, 100, "b")).ok());
+  const Plan plan = scheduler.plan();
+  ASSERT_EQ(plan.items.size(), 3u);
+  EXPECT_EQ(plan.items[1].stream->stats.cached_tokens, 0);
+  EXPECT_EQ(plan.items[2].stream->stats.cached_tokens, 64);
+  scheduler.check();
+}
+
+TEST(SchedulerPrefixes, APreemptedStreamFindsItsPagesAgain) {
+  PagePool pool(5);
+  Scheduler scheduler(pool, {2, 8, 256, 128, true});
+  ASSERT_TRUE(scheduler.submit(make_salted(1, 130, "a")).ok());
+  for (const PlanItem& item : scheduler.plan().items) apply(item, 0);
+  for (const PlanItem& item : scheduler.plan().items) apply(item, 0);
+  auto other = make_salted(2, 64, "b");
+  other->request.max_tokens = 200;
+  ASSERT_TRUE(scheduler.submit(std::move(other)).ok());
+  int preempted = 0, cached = 0;
+  for (int step = 0; step < 400 && !scheduler.idle(); ++step) {
+    const Plan plan = scheduler.plan();
+    scheduler.check();
+    for (const PlanItem& item : plan.items) {
+      Stream& s = *item.stream;
+      if (s.stats.preemptions > preempted) {
+        preempted = s.stats.preemptions;
+        cached += s.computed;
+      }
+      apply(item, 0);
+      if (s.remaining() == 0) scheduler.finish(&s);
+    }
+  }
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_EQ(cached % kPageRows, 0);
+}
 
 }  // namespace
 }  // namespace ddtree

@@ -43,9 +43,10 @@ DemoPair::DemoPair(const std::string& device, const std::string& isa)
     : backend_(*make_backend({device, 1, isa})),
       model_(*load_model(*backend_, *locate_model(kDemo, "auto"), {kStepRows, kStreams, kPrefillRows})) {}
 
-std::unique_ptr<EngineCore> DemoPair::engine(int streams, int pages, bool with_drafter) {
+std::unique_ptr<EngineCore> DemoPair::engine(int streams, int pages, bool with_drafter, bool reuse_prefixes) {
   EngineOptions options;
   options.scheduler = scheduler(streams);
+  options.scheduler.reuse_prefixes = reuse_prefixes;
   options.max_context = 1024;
   options.cache_tokens = pages > 0 ? int64_t{pages} * kPageRows : int64_t{1024} * streams;
   options.eos_ids = model_.config.eos_ids;

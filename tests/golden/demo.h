@@ -32,7 +32,7 @@ class DemoPair {
   Backend& backend() { return *backend_; }
   LoadedModel& model() { return model_; }
   // `pages`: of the cache, for all streams together; 0: enough for every golden prompt at once.
-  std::unique_ptr<EngineCore> engine(int streams, int pages = 0, bool with_drafter = true);
+  std::unique_ptr<EngineCore> engine(int streams, int pages = 0, bool with_drafter = true, bool reuse_prefixes = false);
 
  private:
   DemoPair(const std::string& device, const std::string& isa);

@@ -94,6 +94,30 @@ TEST(State, SurvivesPreemption) {
   EXPECT_EQ(engine->free_pages(), engine->pages());
 }
 
+// A request whose beginning is cached gives the same text from the same logits, accepting the same drafts.
+TEST(State, AKnownBeginningChangesNothing) {
+  DemoPair& pair = DemoPair::on("cpu");
+  const auto fresh = pair.engine(1), sharing = pair.engine(4, 200, true, true);
+  int compared = 0;
+  for (int p = 0; p < kGoldenPrompts; ++p) {
+    std::vector<int32_t> text = golden_prompt(p);
+    const std::vector<int32_t> answer = golden_greedy(p);
+    text.insert(text.end(), answer.begin(), answer.begin() + 96);  // a second turn
+    if (text.size() + 64 > 1024) continue;
+    const SpecOptions spec = {SpecMode::kTree, 24, false};
+    decode(*sharing, greedy_request(golden_prompt(p), 90, spec));
+    const Decoded want = decode(*fresh, greedy_request(text, 64, spec));
+    std::vector<Request> twice(2, greedy_request(text, 64, spec));
+    for (const Decoded& got : decode(*sharing, std::move(twice), 2)) {
+      compared += got.stats.cached_tokens > 0;
+      EXPECT_EQ(got.ids(), want.ids()) << "prompt " << p;
+      EXPECT_EQ(hashes(got), hashes(want)) << "prompt " << p;
+      EXPECT_EQ(got.stats.accepted_histogram, want.stats.accepted_histogram) << "prompt " << p;
+    }
+  }
+  EXPECT_GE(compared, 12);
+}
+
 TEST(State, DoesNotDependOnTheNumberOfThreads) {
   std::vector<uint64_t> first;
   for (int threads : {1, 2, 3}) {
