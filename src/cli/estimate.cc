@@ -28,11 +28,30 @@ struct EstimateFlags {
   std::vector<int32_t> streams;
   std::vector<double> accepted, rest_ms, rest_factor = {1, 0.6};
   std::vector<std::string> baseline;
+  std::string drafted_baseline;
   double drafter_scaling = kDrafterScaling;
   bool sustained = false, json = false;
 };
 
 Error bad(std::string message) { return Error{Code::kInvalidArgument, std::move(message)}; }
+
+Status check_draft(int32_t block, int32_t budget) {
+  if (budget < 1 || budget > kMostBudget)
+    return bad(fmt::format("--budget {}: give 1 to {} drafted nodes; plain decoding is estimated in any case", budget,
+                           kMostBudget));
+  if (block < 2 || block > kMostBlock)
+    return bad(fmt::format("--block {}: give 2 to {}, the last token and up to 16 drafted ones", block, kMostBlock));
+  return {};
+}
+
+double most_accepted(int32_t block, int32_t budget) { return std::min(block, budget + 1); }
+
+Status check_accepted(int32_t block, int32_t budget, double accepted) {
+  const double most = most_accepted(block, budget);
+  if (accepted >= 1 && accepted <= most) return {};  // NaN is neither
+  return bad(fmt::format("--accepted {:g}: a pass commits 1 to {:g} tokens with block {} and budget {}", accepted, most,
+                         block, budget));
+}
 
 Result<Interpolation> interpolation_from(const std::string& name) {
   if (name == "log-log") return Interpolation::kLogLog;
@@ -40,51 +59,85 @@ Result<Interpolation> interpolation_from(const std::string& name) {
   return bad("--interpolation " + name + ": give log-log or linear");
 }
 
-Result<ServicePoint> baseline_point(const std::string& text) {
-  ServicePoint point;
-  const char *begin = text.data(), *end = begin + text.size();
-  const auto streams = std::from_chars(begin, end, point.streams);
-  const bool colon = streams.ec == std::errc() && streams.ptr != end && *streams.ptr == ':';
-  const auto speed = colon ? std::from_chars(streams.ptr + 1, end, point.tokens_per_second)
-                           : std::from_chars_result{begin, std::errc::invalid_argument};
-  if (speed.ec != std::errc() || speed.ptr != end)
-    return bad("--baseline " + text + ": give STREAMS:TOKENS_PER_SECOND, as in 1:138,10:517");
-  return point;
+// Numbers between colons; all but the last `reals` of them are whole.
+Result<std::vector<double>> colon_list(const char* option, const std::string& text, size_t count, size_t reals,
+                                       const char* form) {
+  std::vector<double> out;
+  const char *at = text.data(), *end = at + text.size();
+  while (out.size() < count) {
+    int32_t whole = 0;
+    double real = 0;
+    const bool is_real = out.size() + reals >= count;
+    const auto read = is_real ? std::from_chars(at, end, real) : std::from_chars(at, end, whole);
+    const bool last = out.size() + 1 == count;
+    if (read.ec != std::errc() || (last ? read.ptr != end : read.ptr == end || *read.ptr != ':'))
+      return bad(fmt::format("{} {}: give {}", option, text, form));
+    out.push_back(is_real ? real : whole);
+    at = read.ptr + 1;
+  }
+  return out;
+}
+
+Result<ServicePoint> plain_point(const std::string& text) {
+  TRY_ASSIGN(const auto v, colon_list("--baseline", text, 2, 1, "STREAMS:TOKENS_PER_SECOND, as in 1:138,10:517"));
+  return ServicePoint{.streams = static_cast<int32_t>(v[0]), .tokens_per_second = v[1]};
+}
+
+Result<ServicePoint> drafted_point(const std::string& text) {
+  TRY_ASSIGN(const auto v, colon_list("--drafted-baseline", text, 5, 2,
+                                      "STREAMS:BLOCK:BUDGET:ACCEPTED:TOKENS_PER_SECOND, as in 1:8:8:4.4:303"));
+  const int32_t block = static_cast<int32_t>(v[1]), budget = static_cast<int32_t>(v[2]);
+  TRY(check_draft(block, budget));
+  TRY(check_accepted(block, budget, v[3]));
+  return ServicePoint{static_cast<int32_t>(v[0]), budget, block, v[3], v[4]};
+}
+
+// The rest of a drafted step as a multiple of plain: given, or whatever was known before the plain rest is replaced.
+Status override_ratio(const EstimateFlags& flags, CostModel& m) {
+  if (flags.drafted_ratio || flags.rest_ms.size() == 2) {
+    m.drafted_ratio = flags.drafted_ratio ? *flags.drafted_ratio : flags.rest_ms[1] / flags.rest_ms[0];
+    m.ratio_is_borrowed = false;
+  } else if (m.drafted) {
+    TRY(check_model(m));
+    m.drafted_ratio = drafted_ratio(m);
+  }
+  m.drafted.reset();
+  return {};
+}
+
+Status override_plain(const EstimateFlags& flags, CostModel& m) {
+  if (!flags.rest_ms.empty()) {
+    m.plain_rest_ms = flags.rest_ms[0];
+    m.plain.clear();
+  }
+  if (flags.baseline.empty()) return {};
+  m.plain.clear();
+  m.measured = m.target;
+  for (const std::string& text : flags.baseline) {
+    TRY_ASSIGN(const ServicePoint point, plain_point(text));
+    m.plain.push_back(point);
+  }
+  if (flags.drafted_baseline.empty()) return {};
+  TRY_ASSIGN(m.drafted, drafted_point(flags.drafted_baseline));
+  m.drafted_ratio.reset();
+  m.ratio_is_borrowed = false;
+  return {};
 }
 
 // The rest of a step, if the user knows better than the preset.
 Status override_rest(const EstimateFlags& flags, CostModel& m) {
-  const bool known = !m.plain.empty();  // by a preset
+  const bool drafted = !flags.drafted_baseline.empty();
   if (flags.rest_ms.size() > 2) return bad("--rest-ms: give PLAIN or PLAIN,DRAFTED");
-  if (!flags.rest_ms.empty() && !flags.baseline.empty()) return bad("--rest-ms and --baseline: give one of them");
   for (const double ms : flags.rest_ms)
     if (!(ms > 0) || !(ms <= 1e6)) return bad(fmt::format("--rest-ms {}: give milliseconds, up to 1e6", ms));
-  const bool both = flags.rest_ms.size() == 2;
-  if (both && flags.drafted_ratio) return bad("--rest-ms PLAIN,DRAFTED and --drafted-ratio: give one of them");
+  if (!flags.rest_ms.empty() && !flags.baseline.empty()) return bad("--rest-ms and --baseline: give one of them");
+  if (flags.rest_ms.size() == 2 && flags.drafted_ratio)
+    return bad("--rest-ms PLAIN,DRAFTED and --drafted-ratio: give one of them");
+  if (drafted && flags.baseline.empty()) return bad("--drafted-baseline: give the plain --baseline too");
+  if (drafted && flags.drafted_ratio) return bad("--drafted-baseline and --drafted-ratio: give one of them");
   if (flags.rest_ms.empty() && flags.baseline.empty() && !flags.drafted_ratio) return {};
-  if (flags.drafted_ratio || both) {
-    m.drafted_ratio = flags.drafted_ratio ? *flags.drafted_ratio : flags.rest_ms[1] / flags.rest_ms[0];
-    m.ratio_is_borrowed = false;
-  } else {
-    if (known) {
-      TRY(check_model(m));
-      m.drafted_ratio = drafted_ratio(m);
-    }
-    m.ratio_is_borrowed = !m.drafted;
-  }
-  m.drafted.reset();
-  if (!flags.rest_ms.empty()) {
-    m.plain_rest_ms = flags.rest_ms[0];
-    m.plain.clear();
-  } else if (!flags.baseline.empty()) {
-    m.plain.clear();
-    m.measured = m.target;
-    for (const std::string& text : flags.baseline) {
-      TRY_ASSIGN(const ServicePoint point, baseline_point(text));
-      m.plain.push_back(point);
-    }
-  }
-  return {};
+  TRY(override_ratio(flags, m));
+  return override_plain(flags, m);
 }
 
 Result<EstimateReport> make_model(const EstimateFlags& flags) {
@@ -137,22 +190,16 @@ struct Scenario {
 Result<std::vector<Scenario>> scenarios(const EstimateFlags& flags) {
   if (!flags.budget && !flags.block && flags.accepted.empty())
     return std::vector<Scenario>{{8, 8, {4.4}}, {32, 16, {12, 14, 16}}};
-  Scenario s{flags.budget.value_or(32), flags.block.value_or(16), flags.accepted};
-  if (s.budget < 1 || s.budget > kMostBudget)
-    return bad(fmt::format("--budget {}: give 1 to {} drafted nodes; plain decoding is estimated in any case", s.budget,
-                           kMostBudget));
-  if (s.block < 2 || s.block > kMostBlock)
-    return bad(fmt::format("--block {}: give 2 to {}, the last token and up to 16 drafted ones", s.block, kMostBlock));
-  const double most = std::min(s.block, s.budget + 1);
+  const int32_t block = flags.block.value_or(16);
+  Scenario s{flags.budget.value_or(block <= 8 ? 8 : 32), block, flags.accepted};
+  TRY(check_draft(s.block, s.budget));
+  const double most = most_accepted(s.block, s.budget);
   if (s.accepted.empty())
     for (const double accepted : {4.4, 12.0, 14.0, 16.0})
       if (accepted <= most) s.accepted.push_back(accepted);
   if (s.accepted.empty())
     return bad(fmt::format("--accepted: give the tokens that a pass commits, 1 to {:g} here", most));
-  for (const double accepted : s.accepted)
-    if (!(accepted >= 1) || !(accepted <= most))
-      return bad(fmt::format("--accepted {:g}: a pass commits 1 to {:g} tokens with block {} and budget {}", accepted,
-                             most, s.block, s.budget));
+  for (const double accepted : s.accepted) TRY(check_accepted(s.block, s.budget, accepted));
   return std::vector<Scenario>{s};
 }
 
@@ -166,6 +213,9 @@ Status add_lines(const EstimateFlags& flags, EstimateReport& report) {
   const bool as_measured = m.target.tp == m.measured.tp && m.target.bandwidth_tbps == m.measured.bandwidth_tbps;
   std::vector<int32_t> streams = flags.streams.empty() ? report.streams : flags.streams;
   if (streams.empty()) streams = {1};
+  if (flags.streams.empty())  // of a preset's, those that this budget has room for, but at least the first
+    while (streams.size() > 1 && !check_query(m, {streams.back(), drafted.back().budget, 0, 1}).ok())
+      streams.pop_back();
   const auto add = [&](const StepQuery& q, const std::vector<double>& accepted) -> Status {
     TRY(check_query(m, q));
     const bool plain = std::any_of(m.plain.begin(), m.plain.end(), [&](const auto& p) { return same_step(q, p); });
@@ -215,7 +265,7 @@ void add_estimate(CLI::App& parent, int& exit_code) {
   app->add_option("--inter", f->inter, "Width of an expert, over all ranks")->capture_default_str();
   app->add_option("--streams", f->streams, "Numbers of streams at once; default: 1, or what the preset measured")
       ->delimiter(',');
-  app->add_option("--budget", f->budget, "Drafted nodes of a stream, 1 to 255; default: 8 at block 8, 32 at block 16");
+  app->add_option("--budget", f->budget, "Drafted nodes of a stream, 1 to 255; default: 8 up to block 8, else 32");
   app->add_option("--block", f->block, "Tokens of a drafter's block with the one it starts from, 2 to 17");
   app->add_option("--accepted", f->accepted, "Tokens that a pass commits in a stream")->delimiter(',');
   app->add_option("--rest-ms", f->rest_ms,
@@ -224,6 +274,8 @@ void add_estimate(CLI::App& parent, int& exit_code) {
   app->add_option("--baseline", f->baseline,
                   "Plain decoding as measured on these GPUs, to get that rest from: STREAMS:TOKENS_PER_SECOND")
       ->delimiter(',');
+  app->add_option("--drafted-baseline", f->drafted_baseline,
+                  "Drafted decoding as measured there: STREAMS:BLOCK:BUDGET:ACCEPTED:TOKENS_PER_SECOND");
   app->add_option("--drafted-ratio", f->drafted_ratio, "Rest of a drafted step at block 8, as a multiple of plain");
   app->add_option("--drafter-scaling", f->drafter_scaling, "Growth of the drafted rest when the block doubles")
       ->capture_default_str();

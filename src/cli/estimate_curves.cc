@@ -56,15 +56,25 @@ CostCurve rtx_curve() {
   return curve;
 }
 
+// Text that is printed as it is: one short line.
+Result<std::string> read_line(const JsonValue& root, std::string_view key) {
+  constexpr size_t kMostBytes = 200;
+  TRY_ASSIGN(const std::string_view text, root.get_string(key));
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; };
+  if (text.empty() || text.size() > kMostBytes || std::any_of(text.begin(), text.end(), control))
+    return root.get(key)->error(Code::kInvalidArgument,
+                                fmt::format("give 1 to {} bytes without control characters", kMostBytes));
+  return std::string(text);
+}
+
 // op_bench writes one flat object for the experts of one GPU, times in microseconds.
 Result<CostCurve> from_op_bench(const JsonValue& root, CurveTimes times) {
   TRY_ASSIGN(const std::string_view verb, root.get_string("verb"));
   if (verb != "experts")
     return root.get("verb")->error(Code::kInvalidArgument, "give op_bench's results of the verb \"experts\"");
   CostCurve curve;
-  TRY_ASSIGN(const std::string_view machine, root.get_string("device"));
+  TRY_ASSIGN(curve.machine, read_line(root, "device"));
   TRY_ASSIGN(const double ceiling, root.get_double("read_ceiling_gbps"));
-  curve.machine = machine;
   curve.source = times == CurveTimes::kBurst ? "op_bench, burst" : "op_bench, sustained";
   curve.bandwidth_tbps = ceiling / 1000;
   return curve;
@@ -72,11 +82,12 @@ Result<CostCurve> from_op_bench(const JsonValue& root, CurveTimes times) {
 
 Result<CostCurve> from_curve_file(const JsonValue& root, CurveTimes times) {
   CostCurve curve;
-  TRY_ASSIGN(const std::string_view machine, root.get_string("machine"));
-  TRY_ASSIGN(const auto source, root.find_string("source"));
+  TRY_ASSIGN(curve.machine, read_line(root, "machine"));
+  curve.source = "a curve file";
+  if (root.find("source")) {
+    TRY_ASSIGN(curve.source, read_line(root, "source"));
+  }
   TRY_ASSIGN(curve.bandwidth_tbps, root.get_double("bandwidth_tbps"));
-  curve.machine = machine;
-  curve.source = source.value_or("a curve file");
   if (times == CurveTimes::kSustained) curve.source += ", sustained";
   return curve;
 }

@@ -33,6 +33,18 @@ const char* doubt_name(DoubtKind kind) {
   return "";
 }
 
+const char* doubt_key(DoubtKind kind) {
+  switch (kind) {
+    case DoubtKind::kDrafterScaling: return "drafter_scaling";
+    case DoubtKind::kBandwidth: return "bandwidth";
+    case DoubtKind::kRanks: return "ranks";
+    case DoubtKind::kInterpolation: return "interpolation";
+    case DoubtKind::kDraftedRatio: return "drafted_ratio";
+    case DoubtKind::kStreams: return "streams";
+  }
+  return "";
+}
+
 double layers_scale(const CostModel& m) {
   return m.layers * (m.curve_ranks() / m.target.tp) * (m.curve.bandwidth_tbps / m.target.bandwidth_tbps);
 }
@@ -212,7 +224,7 @@ void write_step(JsonWriter& out, const CostModel& m, const EstimateLine& line) {
   out.member("experts_share", cost.experts_share()).member("rest_share", 1 - cost.experts_share());
   out.member("uncertainty", doubt).key("uncertainty_parts").begin_object();
   if (!line.measured)
-    for (const DoubtShare& s : shares) out.member(doubt_name(s.kind), s.relative);
+    for (const DoubtShare& s : shares) out.member(doubt_key(s.kind), s.relative);
   out.end_object().key("speeds").begin_array();
   for (const double accepted : line.accepted) {
     const double speed = cost.tokens_per_second(q.streams, accepted);

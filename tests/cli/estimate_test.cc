@@ -115,6 +115,15 @@ TEST(Estimate, ABaselineOfOnesOwn) {
     EXPECT_NEAR(speeds[i].tokens_per_second, preset[i].tokens_per_second, 1e-9 * preset[i].tokens_per_second) << i;
 }
 
+TEST(Estimate, BothBaselinesOfOnesOwn) {
+  const std::vector<Speed> speeds = estimate({"--curve", kCurves + "rtx-pro-6000.json", "--tp", "8", "--bandwidth", "8",
+                                              "--baseline", "1:133", "--drafted-baseline", "1:8:8:4.4:303"});
+  const std::vector<Speed> preset = estimate({"--preset", "b300"});
+  ASSERT_EQ(speeds.size(), preset.size());
+  for (size_t i = 0; i < speeds.size(); ++i)
+    EXPECT_NEAR(speeds[i].tokens_per_second, preset[i].tokens_per_second, 1e-9 * preset[i].tokens_per_second) << i;
+}
+
 TEST(Estimate, TakesOpBenchResultsAsACurve) {
   const std::vector<std::string> more = {"--rest-ms", "7", "--budget", "8", "--block", "8", "--accepted", "4"};
   const auto of = [&](std::vector<std::string> arguments) {
@@ -166,6 +175,25 @@ TEST(Estimate, NamedParametersHaveTheirEffect) {
   EXPECT_NEAR(drafted({"--drafted-ratio", "1", "--drafter-scaling", "1"}).rest_ms, 1000.0 / 133 - 0.151 * 7.5 * 0.225,
               1e-9);
   EXPECT_EQ(drafted({"--streams", "4"}).rows, 132);
+  EXPECT_EQ(estimate({"--preset", "b300", "--block", "8"})[1].rows, 9);
+}
+
+TEST(Estimate, APresetsStreamsGiveWayToTheBudget) {
+  for (const Speed& s : estimate({"--preset", "rtx-pro-6000", "--budget", "255"})) EXPECT_EQ(s.streams, 1);
+}
+
+TEST(Estimate, AGivenRestIsThatOfOneStream) {
+  const std::vector<std::string> base = {
+      "--curve",  kH200 + "experts-kimi-k2.6-tp8.json", "--rest-ms", "7,12", "--block", "8", "--accepted", "4",
+      "--streams"};
+  const auto band = [&](const char* streams) {
+    std::vector<std::string> arguments = base;
+    arguments.push_back(streams);
+    const Speed s = estimate(arguments)[1];
+    return s.high / s.tokens_per_second - 1;
+  };
+  EXPECT_LT(band("1"), 0.01);
+  EXPECT_GT(band("4"), 0.1);
 }
 
 struct Refused {
@@ -215,6 +243,14 @@ TEST(Estimate, RefusesImpossibleOptions) {
       {{"--preset", "b300", "--sustained"}, "--sustained"},
       {{"--preset", "b300", "--baseline", "138"}, "STREAMS:TOKENS_PER_SECOND"},
       {{"--preset", "b300", "--baseline", "1:nan"}, "nan"},
+      {{"--preset", "b300", "--baseline", "1:138x"}, "STREAMS:TOKENS_PER_SECOND"},
+      {{"--preset", "b300", "--baseline", "1:"}, "STREAMS:TOKENS_PER_SECOND"},
+      {{"--preset", "b300", "--drafted-baseline", "1:8:8:4.4:303"}, "--baseline"},
+      {{"--preset", "b300", "--baseline", "1:133", "--drafted-baseline", "1:8:8:4.4"}, "STREAMS:BLOCK:BUDGET"},
+      {{"--preset", "b300", "--baseline", "1:133", "--drafted-baseline", "1:8:0:1:303"}, "--budget 0"},
+      {{"--preset", "b300", "--baseline", "1:133", "--drafted-baseline", "1:8:8:9:303"}, "--accepted 9"},
+      {{"--preset", "b300", "--baseline", "1:133", "--drafted-baseline", "1:8:8:nan:303"}, "--accepted nan"},
+      {{"--preset", "b300", "--baseline", "1:133", "--drafted-baseline", "1:8:8:4.4:99999"}, "leaves nothing"},
       {{"--preset", "b300", "--baseline", "0:138"}, "--streams 0"},
       {{"--preset", "b300", "--baseline", "99999999999:138"}, "STREAMS:TOKENS_PER_SECOND"},
       {{"--preset", "b300", "--baseline", "10:517,1:138"}, "ascending"},
@@ -265,9 +301,28 @@ TEST(Estimate, RefusesBadCurveFiles) {
   EXPECT_THAT(with("\"layer_ms\": 1.18", "\"layer_ms\": \"1.18\""), HasSubstr("points[1].layer_ms"));
   EXPECT_THAT(with("\"layer_ms\": 1.18", "\"layer_us\": 1180"), HasSubstr("layer_ms"));
   EXPECT_THAT(with("\"points\"", "\"point\""), HasSubstr("points"));
+  EXPECT_THAT(with("RTX PRO 6000", "RTX\\u001b[2J"), HasSubstr("machine"));
+  EXPECT_THAT(with("RTX PRO 6000", ""), HasSubstr("machine"));
+  EXPECT_THAT(with("RTX PRO 6000", std::string(201, 'x')), HasSubstr("machine"));
   EXPECT_THAT(refusal(good.substr(0, good.size() / 2)), HasSubstr("c.json"));
   EXPECT_THAT(refusal("{\"verb\":\"attend\"}"), HasSubstr("experts"));
   EXPECT_THAT(refusal("{\"verb\":\"experts\",\"device\":\"x\",\"read_ceiling_gbps\":0}"), HasSubstr("experts"));
+}
+
+// Whatever a byte of the file becomes, it is refused or it is a curve that yields numbers.
+TEST(Estimate, AChangedCurveFileIsRefusedOrStillACurve) {
+  const std::string good = text_of(kCurves + "rtx-pro-6000.json");
+  for (size_t i = 0; i < good.size(); ++i)
+    for (const char c : {'\0', '"', '-', '0', '9', 'e', ',', '}', '\xff'}) {
+      std::string text = good;
+      text[i] = c;
+      const Result<CostCurve> curve = parse_curve(text, "c.json", CurveTimes::kBurst);
+      if (!curve.ok()) continue;
+      for (const CurvePoint& p : curve->points) {
+        EXPECT_TRUE(std::isfinite(layer_ms(*curve, p.rows, Interpolation::kLogLog)));
+        EXPECT_TRUE(std::isfinite(bandwidth_use(*curve, p, true)));
+      }
+    }
 }
 
 }  // namespace
