@@ -208,9 +208,9 @@ Result<JsonDocument> parse_json(std::string_view text, std::string_view name, Js
 
 bool JsonValue::is_null() const { return tape_->nodes[node_].kind == Kind::kNull; }
 bool JsonValue::is_bool() const { return tape_->nodes[node_].kind == Kind::kBool; }
-bool JsonValue::is_number() const {
-  const Kind kind = tape_->nodes[node_].kind;
-  return kind == Kind::kInt || kind == Kind::kUint || kind == Kind::kDouble;
+bool JsonValue::is_number() const { return is_integer() || tape_->nodes[node_].kind == Kind::kDouble; }
+bool JsonValue::is_integer() const {
+  return tape_->nodes[node_].kind == Kind::kInt || tape_->nodes[node_].kind == Kind::kUint;
 }
 bool JsonValue::is_string() const { return tape_->nodes[node_].kind == Kind::kString; }
 bool JsonValue::is_array() const { return tape_->nodes[node_].kind == Kind::kArray; }

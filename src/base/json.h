@@ -33,6 +33,7 @@ class JsonValue {
   bool is_null() const;
   bool is_bool() const;
   bool is_number() const;
+  bool is_integer() const;  // written without fraction and exponent, and inside int64 or uint64
   bool is_string() const;
   bool is_array() const;
   bool is_object() const;

@@ -108,6 +108,8 @@ TEST(Json, IntegersAreExactToTheirLimits) {
   EXPECT_FALSE(v[4].as_int().ok());
   EXPECT_EQ(*v[4].as_double(), 1e30);
   EXPECT_FALSE(v[5].as_double().ok());
+  EXPECT_TRUE(v[0].is_integer() && v[3].is_integer());
+  EXPECT_FALSE(v[4].is_integer());
 }
 
 // The constants are the correctly rounded neighbours, written in hexadecimal.
