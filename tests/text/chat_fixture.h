@@ -41,11 +41,15 @@ inline std::string chat_error(std::string_view request, const ChatLimits& limits
   return chat.ok() ? "" : chat.error().message;
 }
 
-// The small vocabulary's ranks, with these control tokens after them.
+// The small vocabulary's ranks, with these control tokens after them. As in published vocabularies, those of thinking
+// and calls, which have no bar, are not special.
 inline Tokenizer tokenizer_with(const std::vector<std::string>& added) {
   std::string members;
-  for (size_t i = 0; i < added.size(); ++i)
-    members += (i ? ", \"" : "\"") + std::to_string(16000 + i) + R"(": {"content": ")" + added[i] + "\"}";
+  for (size_t i = 0; i < added.size(); ++i) {
+    const bool special = added[i].starts_with("<|") || added[i].starts_with("<｜");
+    members += (i ? ", \"" : "\"") + std::to_string(16000 + i) + R"(": {"content": ")" + added[i] +
+               R"(", "special": )" + (special ? "true}" : "false}");
+  }
   return *Tokenizer::parse(read_file(kSmallVocabulary + "/tiktoken.model"), config_file(members));
 }
 
