@@ -1,7 +1,6 @@
 #include "cli/estimate_report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -114,10 +113,9 @@ std::vector<Statement> statements(const EstimateReport& r) {
   return out;
 }
 
-// The measured service that a line may be compared with.
-const ServicePoint* baseline(const CostModel& m, int32_t streams) {
-  const auto it = std::find_if(m.plain.begin(), m.plain.end(), [&](const auto& p) { return p.streams == streams; });
-  return it == m.plain.end() ? nullptr : &*it;
+// Tokens a second of as many streams without drafts: what was measured, where it was.
+double plain_speed(const CostModel& m, int32_t streams) {
+  return step_cost(m, {.streams = streams}).tokens_per_second(streams, 1);
 }
 
 void print_curve(Out out, const CostCurve& c) {
@@ -135,7 +133,7 @@ void print_line(Out out, const CostModel& m, const EstimateLine& line) {
   const StepQuery& q = line.query;
   const StepCost cost = step_cost(m, q);
   const double doubt = total_doubt(doubts(m, q));
-  const ServicePoint* base = baseline(m, q.streams);
+  const double plain = plain_speed(m, q.streams);
   std::string head = fmt::format("{:>7} {:>6} {:>6} {:>5} {:>5} {:>10.2f} {:>8.2f} {:>8.2f} {:>7.0f} / {:<3.0f}",
                                  q.streams, q.block > 0 ? std::to_string(q.block) : "plain", q.budget,
                                  fmt::format("{:g}", q.rest_factor), q.rows(), cost.experts_ms, cost.rest_ms,
@@ -149,7 +147,7 @@ void print_line(Out out, const CostModel& m, const EstimateLine& line) {
       fmt::format_to(out, "{:>13}",
                      fmt::format("{:.0f} - {:.0f}", speed * std::max(0.0, 1 - doubt), speed * (1 + doubt)));
     }
-    fmt::format_to(out, " {:>7}\n", base ? fmt::format("{:.2f}", speed / base->tokens_per_second) : "");
+    fmt::format_to(out, " {:>7.2f}\n", speed / plain);
     head.assign(head.size(), ' ');
   }
 }
@@ -217,7 +215,7 @@ void write_step(JsonWriter& out, const CostModel& m, const EstimateLine& line) {
   const StepCost cost = step_cost(m, q);
   const auto shares = doubts(m, q);
   const double doubt = line.measured ? 0 : total_doubt(shares);
-  const ServicePoint* base = baseline(m, q.streams);
+  const double plain = plain_speed(m, q.streams);
   out.begin_object().member("streams", q.streams).member("block", q.block).member("budget", q.budget);
   out.member("rest_factor", q.rest_factor).member("rows", q.rows()).member("measured", line.measured);
   out.member("experts_ms", cost.experts_ms).member("rest_ms", cost.rest_ms).member("step_ms", cost.step_ms());
@@ -230,9 +228,7 @@ void write_step(JsonWriter& out, const CostModel& m, const EstimateLine& line) {
     const double speed = cost.tokens_per_second(q.streams, accepted);
     out.begin_object().member("accepted", accepted).member("tokens_per_second", speed);
     out.member("per_stream", speed / q.streams).member("low", speed * std::max(0.0, 1 - doubt));
-    out.member("high", speed * (1 + doubt)).key("of_baseline");
-    base ? out.value(speed / base->tokens_per_second) : out.null();
-    out.end_object();
+    out.member("high", speed * (1 + doubt)).member("of_plain", speed / plain).end_object();
   }
   out.end_array().end_object();
 }
@@ -283,7 +279,8 @@ std::string to_text(const EstimateReport& r) {
                  "streams", "block", "budget", "rest*", "rows", "experts ms", "rest ms", "step ms", "exp. / rest %",
                  "accepted", "tokens/s", "a stream", "range", "x plain");
   for (const EstimateLine& line : r.lines) print_line(out, m, line);
-  fmt::format_to(out, "rest*: factor on the rest. tokens/s of all streams; x plain: of the measured plain service.\n");
+  fmt::format_to(
+      out, "rest*: factor on the rest. tokens/s of all streams; x plain: against as many streams that do not draft.\n");
   print_doubts(out, m, r.lines.back());
   print_plateau(out, r);
   return text;

@@ -178,6 +178,34 @@ TEST(Estimate, NamedParametersHaveTheirEffect) {
   EXPECT_EQ(estimate({"--preset", "b300", "--block", "8"})[1].rows, 9);
 }
 
+TEST(Estimate, SaysWhereDraftingDoesNotPay) {
+  const Ran ran =
+      run_program({"estimate", "--json", "--curve", kCurves + "rtx-pro-6000.json", "--rest-ms", "1,2", "--streams", "4",
+                   "--budget", "64", "--block", "8", "--accepted", "1.5", "--rest-factor", "1"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  const JsonDocument document = *parse_json(ran.out, "output");
+  const JsonElements steps = *document.root().get("steps")->elements();
+  std::vector<double> of_plain;
+  for (const JsonValue step : steps) {
+    const JsonElements speeds = *step.get("speeds")->elements();
+    of_plain.push_back(*(*speeds.begin()).get_double("of_plain"));
+  }
+  ASSERT_EQ(of_plain.size(), 2u);
+  EXPECT_DOUBLE_EQ(of_plain[0], 1);
+  // 4 rows on the line from 0.151 to 1.18 ms, 260 rows at the flat end, one rank
+  const double plain = 60 * 0.151 * std::pow(1.18 / 0.151, std::log(4) / std::log(9)) + 1, drafted = 60 * 7.02 + 2;
+  EXPECT_NEAR(of_plain[1], 1.5 * plain / drafted, 0.01);
+}
+
+TEST(Estimate, SaysWhenTheCurveEndsBeforeThePlateau) {
+  const std::string curve = temporary_file(
+      "short.json", R"({"machine":"x","bandwidth_tbps":1,"shape":{"experts":384,"hidden":7168,"inter":2048,"top_k":8},)"
+                    R"("points":[{"rows":1,"layer_ms":1},{"rows":100,"layer_ms":9}]})");
+  const Ran ran = run_program({"estimate", "--curve", curve, "--rest-ms", "7"});
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("the curve, 1 to 100 rows, does not reach across it"));
+}
+
 TEST(Estimate, APresetsStreamsGiveWayToTheBudget) {
   for (const Speed& s : estimate({"--preset", "rtx-pro-6000", "--budget", "255"})) EXPECT_EQ(s.streams, 1);
 }
