@@ -16,7 +16,7 @@
 namespace ddtree::cuda {
 namespace {
 
-constexpr BenchVerb kVerbs[] = {{"experts", bench_experts}};
+constexpr BenchVerb kVerbs[] = {{"experts", bench_experts}, {"dense", bench_dense}};
 
 constexpr PresetShape kKimi{7168, 64, 1536, 512, 64, 128, 128, 384, 8, 2048, 2048, 18432, 163840, 6, 64, 8, 128, 8};
 constexpr PresetShape kKimiRank{7168, 8, 1536, 512, 64, 128, 128, 384, 8, 256, 256, 2304, 20480, 6, 8, 1, 128, 8};

@@ -46,5 +46,6 @@ struct BenchVerb {
 };
 
 Status bench_experts(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
+Status bench_dense(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 
 }  // namespace ddtree::cuda

@@ -26,6 +26,20 @@ __device__ inline void load_matrix_x4(uint32_t (&b)[4], uint32_t address) {
                : "r"(address));
 }
 
+// The same, each matrix transposed.
+__device__ inline void load_matrix_trans_x4(uint32_t (&b)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(address));
+}
+
+// 2^x; exact for x = 0, and 0 for −∞.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // d = a · b + c; a 16 × 16 row-major, b 16 × 8 column-major.
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t* a, uint32_t b0, uint32_t b1, const float (&c)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -73,6 +87,12 @@ __device__ inline void bulk_copy(uint32_t dst, const void* src, int bytes, uint3
 __device__ inline void copy_16(uint32_t dst, const void* src, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
 }
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// All but the last `Pending` groups.
+template <int Pending>
+__device__ inline void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
 __device__ inline void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ inline uint64_t evict_first_policy() {
   uint64_t p;
@@ -84,11 +104,23 @@ __device__ inline uint64_t evict_last_policy() {
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
+__device__ inline uint64_t evict_normal_policy() {
+  uint64_t p;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(p));
+  return p;
+}
 // Orders ordinary accesses with those of the copy engine and the tensor cores.
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // Gives up 128 bytes: what they hold need never reach memory.
 __device__ inline void discard_line(void* p) { asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory"); }
+
+// --- barriers among some warps of a CTA ---
+
+// Barrier `id` (1 … 15) of `threads` threads; 0 is __syncthreads().
+__device__ inline void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // --- counters in global memory ---
 
