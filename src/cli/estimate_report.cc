@@ -152,10 +152,15 @@ void print_line(Out out, const CostModel& m, const EstimateLine& line) {
   }
 }
 
-void print_doubts(Out out, const CostModel& m, const EstimateLine& line) {
-  const auto shares = doubts(m, line.query);
-  fmt::format_to(out, "\nuncertainty of block {}, budget {}, {}: +-{:.0f} %, from\n", line.query.block,
-                 line.query.budget, count(line.query.streams, "stream"), 100 * total_doubt(shares));
+// Of the last step that has the first factor on its rest.
+void print_doubts(Out out, const EstimateReport& r) {
+  const double factor = r.lines[1].query.rest_factor;
+  const auto line =
+      std::find_if(r.lines.rbegin(), r.lines.rend(), [&](const auto& l) { return l.query.rest_factor == factor; });
+  const StepQuery& q = line->query;
+  const auto shares = doubts(r.model, q);
+  fmt::format_to(out, "\nuncertainty of block {}, budget {}, rest x {:g}, {}: +-{:.0f} %, from\n", q.block, q.budget,
+                 q.rest_factor, count(q.streams, "stream"), 100 * total_doubt(shares));
   for (const DoubtShare& s : shares) fmt::format_to(out, "  {:>5.1f} %  {}\n", 100 * s.relative, doubt_name(s.kind));
 }
 
@@ -281,7 +286,7 @@ std::string to_text(const EstimateReport& r) {
   for (const EstimateLine& line : r.lines) print_line(out, m, line);
   fmt::format_to(
       out, "rest*: factor on the rest. tokens/s of all streams; x plain: against as many streams that do not draft.\n");
-  print_doubts(out, m, r.lines.back());
+  print_doubts(out, r);
   print_plateau(out, r);
   return text;
 }

@@ -17,8 +17,8 @@ struct EstimateLine {
 struct EstimateReport {
   std::string machine;
   CostModel model;
-  std::string services;  // who measured the plain and drafted points
-  std::vector<EstimateLine> lines;
+  std::string services;                   // who measured the plain and drafted points
+  std::vector<EstimateLine> lines;        // a plain one, then at least one drafted
   std::vector<int32_t> streams, budgets;  // of the plateau's answer
 };
 

@@ -194,6 +194,24 @@ TEST(Step, NoDoubtAboutAMeasuredPoint) {
   EXPECT_NEAR(total_doubt(doubts(b300(), kBlock8)), 0, 1e-12);
 }
 
+// What a longer expert time adds to 33 rows it takes from the rest of the measured 9, which grows with the block.
+TEST(Step, DoubtOfExpertTimeIsWhatDoesNotCancel) {
+  const CostModel m = b300(Interpolation::kLinear);
+  const double at_9 = 1.18 * 7.5 * 0.225, at_33 = (3.171 + (5.19 - 3.171) / 58) * 7.5 * 0.225;
+  const double step = at_33 + 1.25 * (4400.0 / 303 - at_9);
+  const auto share = [&](DoubtKind kind) {
+    for (const DoubtShare& s : doubts(m, kBlock16))
+      if (s.kind == kind) return s.relative;
+    return -1.0;
+  };
+  EXPECT_NEAR(share(DoubtKind::kBandwidth), 0.20 * (at_33 - 1.25 * at_9) / step, 1e-9);
+  EXPECT_NEAR(share(DoubtKind::kRanks), 0.25 * (at_33 - 1.25 * at_9) / step, 1e-9);
+  const double log_33 = 3.171 * std::pow(5.19 / 3.171, std::log(33.0 / 32) / std::log(90.0 / 32)) * 7.5 * 0.225;
+  EXPECT_NEAR(share(DoubtKind::kInterpolation), (log_33 - at_33) / step, 1e-9);
+  EXPECT_EQ(share(DoubtKind::kStreams), -1);
+  EXPECT_EQ(share(DoubtKind::kDraftedRatio), -1);
+}
+
 TEST(Step, EveryAssumptionAddsItsDoubt) {
   CostModel m = b300();
   const double alone = total_doubt(doubts(m, kBlock8));
