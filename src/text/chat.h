@@ -27,11 +27,11 @@ struct ChatToolCall {
 
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
-  std::string name;                  // of the speaker or the tool; may be empty
-  std::vector<std::string> content;  // the text parts
+  std::string name = {};                  // of the speaker or the tool; may be empty
+  std::vector<std::string> content = {};  // the text parts
   // An assistant's:
-  std::optional<std::string> reasoning;
-  std::vector<ChatToolCall> tool_calls;
+  std::optional<std::string> reasoning = {};
+  std::vector<ChatToolCall> tool_calls = {};
   // A tool's: which call it answers, counted over the whole conversation from 0.
   int32_t answers = -1;
 };
@@ -66,7 +66,7 @@ Result<ChatFamily> find_chat_family(std::string_view name);
 struct ChatOptions {
   bool add_generation_prompt = true;    // the beginning of the assistant's next message
   bool continue_final_message = false;  // instead of it: the last message is the assistant's and stays open
-  std::optional<bool> thinking;         // nullopt: what the family does by itself
+  std::optional<bool> thinking = {};    // nullopt: what the family does by itself
   bool preserve_thinking = false;       // keep the reasoning of all turns, not only of the current one
 };
 
