@@ -13,7 +13,9 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import logging
 import pathlib
+import random
 
 import tiktoken
 from jinja2.ext import loopcontrols
@@ -21,9 +23,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tiktoken.load import load_tiktoken_bpe
 
 from golden import chat_conversations as conversations
+from golden import chat_schemas as schemas
 from golden import make_tokenizer_fixtures as vocabulary
 
 OUTPUT = vocabulary.FIXTURES / "chat.json"
+SEED = 7
+DECLARATIONS = 150
 
 # File: the beginning of its SHA-256, and where such a file is found.
 LLAMA, SMG = "llama.cpp, models/templates", "lightseekorg/smg, crates/tokenizer/tests/fixtures"
@@ -116,6 +121,12 @@ class Templates:
         self.typescript = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self.typescript)
 
+    def declaration(self, tools):
+        try:
+            return self.typescript.encode_tools_to_typescript_style(tools)
+        except Exception:  # of any kind: Kimi's tokenizer then leaves the tools to its template
+            return None
+
     def render(self, family, messages, tools, options):
         variables = {key: value for key, value in options.items() if key in ("thinking", "preserve_thinking")}
         if family == "qwen3" and "thinking" in variables:
@@ -123,10 +134,7 @@ class Templates:
         if family in KIMI and tools:  # Kimi's tokenizer does this before its template
             tools = deep_sorted(tools)
             if family == "kimi-k2.5":
-                try:
-                    variables["tools_ts_str"] = self.typescript.encode_tools_to_typescript_style(tools)
-                except Exception as error:
-                    print("declared as JSON:", error)
+                variables["tools_ts_str"] = self.declaration(tools)
         variables |= {"messages": messages, "tools": tools or None, "bos_token": "<｜begin▁of▁sentence｜>",
                       "add_generation_prompt": options.get("add_generation_prompt", True)}
         if family != "kimi-k2.5":
@@ -259,15 +267,31 @@ def cases(templates):
             yield case(templates, tokens, family, "reasoning", texts["reasoning"], preserve_thinking=True)
 
 
+def declarations(templates, count):
+    """Random tools, and their declaration in TypeScript; null where upstream declares them as JSON."""
+    rng = random.Random(SEED)
+    for _ in range(count):
+        tools = schemas.random_tools(rng)
+        yield {"tools": tools, "text": templates.declaration(deep_sorted(tools))}
+
+
+def lines(values):
+    return ",\n".join(json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("templates", type=pathlib.Path)
-    templates = Templates(parser.parse_args().templates)
-    made = list(cases(templates))
-    lines = ",\n".join(json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in made)
+    parser.add_argument("--declarations", type=int, default=DECLARATIONS)
+    parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    templates = Templates(arguments.templates)
     names = json.dumps({f: m for f, m in MARKERS.items() if f not in KIMI}, ensure_ascii=False)
-    OUTPUT.write_text(f'{{"added_tokens": {names},\n"cases": [\n{lines}\n]}}\n')
-    print(len(made), "cases,", OUTPUT.stat().st_size, "bytes")
+    declared = list(declarations(templates, arguments.declarations))
+    arguments.output.write_text(f'{{"added_tokens": {names},\n"cases": [\n{lines(cases(templates))}\n],\n'
+                                f'"declarations": [\n{lines(declared)}\n]}}\n')
+    print(sum(d["text"] is None for d in declared), "of", len(declared), "declarations are JSON")
 
 
 if __name__ == "__main__":

@@ -168,7 +168,8 @@ class Function {
     const std::string_view path = string_or_empty(reference);
     if (path == "#") return self_reference_ = true;
     if (!path.starts_with(kDefs)) return false;
-    return positions_.contains(last_segment(path));
+    const auto position = positions_.find(last_segment(path));
+    return position != positions_.end() && definitions_[position->second].value.is_object();
   }
 
   bool read_enum(JsonValue schema, JsonValue values) {

@@ -4,6 +4,8 @@
 
 #include "chat_fixture.h"
 #include "text/chat.h"
+#include "text/chat_json.h"
+#include "text/tool_declaration.h"
 
 namespace ddtree {
 namespace {
@@ -59,6 +61,23 @@ TEST(ChatGolden, PromptsAreThoseOfThePublishedTemplates) {
     ++cases;
   }
   EXPECT_EQ(cases, 180u);
+}
+
+// Random schemas, also ones that upstream gives up on.
+TEST(ChatGolden, ToolsAreDeclaredAsUpstreamDeclaresThem) {
+  size_t written = 0;
+  for (const JsonValue d : *fixture().root().find("declarations")->elements()) {
+    std::vector<ChatTool> tools;
+    for (const JsonValue tool : *d.find("tools")->elements())
+      tools.push_back({std::string(*tool.find("function")->get_string("name")), tool});
+    const std::optional<std::string> text = typescript_declaration(tools);
+    const std::optional<std::string_view> expected = *d.find_string("text");
+    ASSERT_EQ(text.has_value(), expected.has_value()) << tojson(*d.find("tools"));
+    if (!text) continue;
+    ASSERT_EQ(*text, *expected) << tojson(*d.find("tools"));
+    ++written;
+  }
+  EXPECT_GT(written, 90u);
 }
 
 }  // namespace
