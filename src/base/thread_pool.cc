@@ -59,10 +59,8 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::create(int threads) {
   const int size = threads == 0 ? std::min(usable_cores(), kMaxThreads) : threads;
   std::unique_ptr<ThreadPool> pool(new ThreadPool(size));
   try {
-    for (int share = 1; share < size; ++share) {
-      Worker& worker = pool->workers_[static_cast<size_t>(share - 1)];
-      worker.thread = std::thread([p = pool.get(), &worker, share] { p->work(worker, share); });
-    }
+    for (int share = 1; share < size; ++share)
+      pool->worker(share).thread = std::thread([p = pool.get(), share] { p->work(share); });
   } catch (const std::system_error& e) {
     return Error{Code::kExhausted,
                  "cannot start " + std::to_string(size) + " threads: " + e.what() + "; use fewer threads"};
@@ -77,30 +75,53 @@ ThreadPool::~ThreadPool() {
     if (worker.thread.joinable()) worker.thread.join();
 }
 
-void ThreadPool::run_shares(Call call, void* task) {
-  if (size_ == 1) return call(task, 0);
-  call_ = call;
-  task_ = task;
+void ThreadPool::run_stages(const Stage* stages, int count) {
+  if (size_ == 1) {
+    for (int k = 0; k < count; ++k) stages[k].call(stages[k].task, 0);
+    return;
+  }
+  stages_before_ += static_cast<uint64_t>(stage_count_);
+  stages_ = stages;
+  stage_count_ = count;
+  std::fill(helped_.begin(), helped_.end(), false);
   const uint64_t region = region_.load(std::memory_order_relaxed) + 1;
   region_.store(region);  // sequentially consistent with sleepers_: a thread sees this or is woken
   if (sleepers_.load() > 0) wake();
-  call(task, 0);
-  for (int share = 1; share < size_; ++share) finish(workers_[static_cast<size_t>(share - 1)], share, region);
-}
-
-// Waits for a share, or runs it if its thread has not begun.
-void ThreadPool::finish(Worker& worker, int share, uint64_t region) {
-  for (int look = 0; look < kPatience; ++look) {
-    if (worker.done.load(std::memory_order_acquire) == region) return;
-    relax();
+  for (int k = 0; k < count; ++k) {
+    const uint64_t finished = stages_before_ + static_cast<uint64_t>(k) + 1;
+    stages[k].call(stages[k].task, 0);
+    worker(0).done.store(finished, std::memory_order_release);
+    for (int share = 1; share < size_; ++share) help(share, stages[k], region, finished);
+    wait_for(finished);
   }
-  uint64_t before = region - 1;
-  if (worker.taken.compare_exchange_strong(before, region)) return call_(task_, share);
-  Spinner spinner;
-  while (worker.done.load(std::memory_order_acquire) != region) spinner.wait();
 }
 
-void ThreadPool::work(Worker& worker, int share) {
+// Runs the share if its thread does not take part in this region.
+void ThreadPool::help(int share, const Stage& stage, uint64_t region, uint64_t finished) {
+  Worker& w = worker(share);
+  char& helped = helped_[static_cast<size_t>(share)];
+  if (!helped) {
+    for (int look = 0; look < kPatience; ++look) {
+      if (w.done.load(std::memory_order_acquire) >= finished) return;
+      relax();
+    }
+    uint64_t before = region - 1;
+    helped = w.taken.compare_exchange_strong(before, region);
+    if (!helped) return;
+  }
+  stage.call(stage.task, share);
+  w.done.store(finished, std::memory_order_release);
+}
+
+// Returns when every share has finished so many stages.
+void ThreadPool::wait_for(uint64_t finished) const {
+  for (const Worker& w : workers_) {
+    Spinner spinner;
+    while (w.done.load(std::memory_order_acquire) < finished) spinner.wait();
+  }
+}
+
+void ThreadPool::work(int share) {
   Spinner spinner;
   uint64_t seen = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
@@ -108,15 +129,25 @@ void ThreadPool::work(Worker& worker, int share) {
     if (region != seen) {
       seen = region;
       uint64_t before = region - 1;
-      if (worker.taken.compare_exchange_strong(before, region)) {  // fails when the caller has lost patience
-        call_(task_, share);
-        worker.done.store(region, std::memory_order_release);
-      }
+      // Fails when the caller has lost patience.
+      if (worker(share).taken.compare_exchange_strong(before, region)) take_part(share);
       spinner = Spinner();
     } else if (!spinner.wait()) {
       sleep(seen);
       spinner = Spinner();
     }
+  }
+}
+
+// The thread's shares of this region, which does not end before its last.
+void ThreadPool::take_part(int share) {
+  const Stage* stages = stages_;
+  const int count = stage_count_;
+  uint64_t finished = stages_before_;
+  for (int k = 0; k < count; ++k) {
+    if (k > 0) wait_for(finished);
+    stages[k].call(stages[k].task, share);
+    worker(share).done.store(++finished, std::memory_order_release);
   }
 }
 

@@ -45,6 +45,39 @@ TEST(ThreadPool, SharesSeeWhatTheCallerWroteBefore) {
   }
 }
 
+// With 64 threads most are late, and the caller runs their shares of every stage.
+TEST(ThreadPool, AStageSeesAllSharesOfTheOneBefore) {
+  for (int threads : {1, 2, 3, 7, 64}) {
+    const std::unique_ptr<ThreadPool> pool = pool_of(threads);
+    std::vector<int64_t> value(threads), sum(threads), again(threads);
+    for (int64_t i = 0; i < (threads < 64 ? 3000 : 200); ++i) {
+      const auto add_up = [](const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t{0}); };
+      pool->run([&](int share) { value[share] = i + share; }, [&](int share) { sum[share] = add_up(value); },
+                [&](int share) { value[share] = 0, again[share] = add_up(sum); });
+      const int64_t want = threads * i + threads * (threads - 1) / 2;
+      for (int share = 0; share < threads; ++share) {
+        ASSERT_EQ(value[share], 0);
+        ASSERT_EQ(sum[share], want) << threads << " threads";
+        ASSERT_EQ(again[share], threads * want) << threads << " threads";
+      }
+    }
+  }
+}
+
+// Regions of different lengths in turn, with pauses in which threads fall asleep.
+TEST(ThreadPool, StagesOfManyRegionsAreEachRunOnce) {
+  const std::unique_ptr<ThreadPool> pool = pool_of(3);
+  std::vector<int> runs(3);
+  const auto count = [&](int share) { ++runs[share]; };
+  for (int i = 0; i < 300; ++i) {
+    pool->run(count);
+    pool->run(count, count, count);
+    pool->run(count, count);
+    if (i % 60 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (int n : runs) ASSERT_EQ(n, 6 * (i + 1));
+  }
+}
+
 TEST(ThreadPool, ShareZeroIsTheCallers) {
   const std::unique_ptr<ThreadPool> pool = pool_of(3);
   std::thread::id ran;

@@ -1,10 +1,8 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/checked.h"
@@ -13,11 +11,11 @@ namespace ddtree::cpu {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
-// Fewer tiles than this per thread are split by chunks as well, so that no thread is left without work.
+// Fewer tiles than this per thread are split by keys and by values, so that no thread is left without work.
 constexpr int64_t kTilesPerThread = 4;
-constexpr int64_t kChunksPerThread = 8;
-constexpr int64_t kPairsPerThread = 2;
-constexpr int32_t kFewestQueries = 2;  // in a tile: with one, loading keys takes longer than multiplying
+constexpr int32_t kWaveChunks = 32;
+constexpr int32_t kKeyUnit = 4;     // keys that scores() takes together
+constexpr int64_t kValueUnit = 64;  // values that mix() takes together
 
 // Adds a chunk's (max, sum) to the running ones and says how to weigh the two values: alpha · old + beta · new.
 void fold_sums(float& max, float& sum, float chunk_max, float chunk_sum, float* alpha, float* beta) {
@@ -35,6 +33,22 @@ struct Attention::Pass {
   const Keys& keys;
   int32_t row, rows;   // of the tile
   int32_t begin, end;  // places, within one chunk
+
+  int32_t first_query() const { return row * tile.heads; }
+  int32_t queries() const { return rows * tile.heads; }
+};
+
+struct Attention::Wave {
+  int32_t begin, end;  // chunks
+  bool first, last;
+
+  int32_t chunks() const { return end - begin; }
+  // Of a tile's chunks, those in this wave.
+  int32_t begin_of(const Tile& tile) const { return std::max(begin, tile.first_chunk()); }
+  int32_t end_of(const Tile& tile) const { return std::min(end, tile.chunks()); }
+  size_t index(size_t tile, int32_t chunk) const {
+    return tile * static_cast<size_t>(chunks()) + static_cast<size_t>(chunk - begin);
+  }
 };
 
 void Attention::plan(const Batch& batch, const AttendSpec& spec) {
@@ -52,8 +66,7 @@ void Attention::plan(const Batch& batch, const AttendSpec& spec) {
         for (uint64_t word : batch.ancestors[static_cast<size_t>(r)]) own += static_cast<size_t>(std::popcount(word));
   own_.reserve(own);
   for (const Segment& segment : batch.segments) list_keys(batch, segment, spec);
-  const int32_t queries = tile_queries(batch, spec);
-  for (const Segment& segment : batch.segments) list_tiles(segment, spec, queries);
+  for (const Segment& segment : batch.segments) list_tiles(segment, spec);
   spec_ = spec;
   planned_ = true;
 }
@@ -88,25 +101,10 @@ void Attention::list_keys(const Batch& batch, const Segment& s, const AttendSpec
   }
 }
 
-// Large tiles reuse a chunk's keys best, but every thread needs some (tile, chunk) pairs.
-int32_t Attention::tile_queries(const Batch& batch, const AttendSpec& spec) const {
-  const int64_t group = spec.heads / spec.kv_heads, threads = runner_.threads();
-  int32_t queries = kTileQueries;
-  for (; threads > 1 && queries > kFewestQueries; queries /= 2) {
-    const int64_t heads = std::min<int64_t>(group, queries);
-    int64_t pairs = 0;
-    for (const Segment& s : batch.segments)
-      pairs += spec.kv_heads * ceil_div(group, heads) * ceil_div(s.rows, queries / heads) *
-               ceil_div(s.context + s.rows, kChunk);
-    if (pairs >= kPairsPerThread * threads) break;
-  }
-  return queries;
-}
-
-void Attention::list_tiles(const Segment& s, const AttendSpec& spec, int32_t queries) {
+void Attention::list_tiles(const Segment& s, const AttendSpec& spec) {
   const int32_t group = spec.heads / spec.kv_heads;
-  const int32_t head_tiles = static_cast<int32_t>(ceil_div(group, queries));
-  const int32_t tile_rows = std::max(1, queries / static_cast<int32_t>(ceil_div(group, head_tiles)));
+  const int32_t head_tiles = static_cast<int32_t>(ceil_div(group, kTileQueries));
+  const int32_t tile_rows = std::max(1, kTileQueries / static_cast<int32_t>(ceil_div(group, head_tiles)));
   const int32_t row_tiles = static_cast<int32_t>(ceil_div(s.rows, tile_rows));
   for (int32_t rt = 0; rt < row_tiles; ++rt) {
     const int32_t row = s.rows * rt / row_tiles, end = s.rows * (rt + 1) / row_tiles;
@@ -134,16 +132,6 @@ void Attention::list_tiles(const Segment& s, const AttendSpec& spec, int32_t que
   }
 }
 
-// No keys seen yet; values at `values` [queries, v_dim].
-void Attention::clear(const Tile& tile, State& state, float* values, int64_t v_dim) {
-  std::memset(values, 0, static_cast<size_t>(tile.queries() * v_dim) * sizeof(float));
-  for (int32_t i = 0; i < tile.queries(); ++i) {
-    state.max[i] = kLowest;
-    state.sum[i] = 0;
-    state.value[i] = values + i * v_dim;
-  }
-}
-
 void Attention::run(const Batch& batch, TensorView out, TensorView q, KvLayer cache, const AttendSpec& spec) {
   plan(batch, spec);
   const int64_t width = cache.row_elements();
@@ -160,7 +148,23 @@ void Attention::run(const Batch& batch, TensorView out, TensorView q, KvLayer ca
   if (threads == 1 || static_cast<int64_t>(tiles_.size()) >= kTilesPerThread * threads)
     run_tiles(call, work);
   else
-    run_chunks(call);
+    run_waves(call, work);
+}
+
+// Calls f(pass) for the tile's rows and their keys at places [low, high) of one chunk: all rows together where they see
+// the same keys, else row by row.
+template <class F>
+void Attention::for_passes(const Tile& tile, int32_t low, int32_t high, F f) const {
+  const Keys* keys = keys_.data() + tile.row;
+  const bool same_begin = low >= tile.max_first || tile.min_first == tile.max_first;
+  const bool same_end = high <= tile.min_count || tile.min_count == tile.max_count;
+  const int32_t end = std::min(high, tile.max_count);
+  const auto call = [&](const Keys& k, int32_t row, int32_t rows) {
+    const Pass pass = {tile, k, row, rows, std::max(low, k.first), std::min(high, k.count)};
+    if (pass.begin < pass.end) f(pass);
+  };
+  if (same_begin && same_end && end <= tile.common) return call(keys[0], 0, tile.rows);
+  for (int32_t r = 0; r < tile.rows; ++r) call(keys[r], r, 1);
 }
 
 // Enough tiles for all threads: each tile is one thread's, from its first chunk to its last.
@@ -168,138 +172,175 @@ void Attention::run_tiles(const Call& call, int64_t work) {
   const auto cost = [](const Tile& t) { return int64_t{t.queries()} * (t.max_count - t.min_first + kChunk); };
   int64_t total = 0;
   for (const Tile& t : tiles_) total += cost(t);
-  runner_.shares(work, [&](int64_t share, int64_t count) {
-    Thread& thread = threads_[static_cast<size_t>(share)];
-    const int64_t v_dim = call.spec.v_dim;
-    float* values = thread.values.grow(kTileQueries * v_dim);
+  runner_.run(work, [&](Part part) {
+    Thread& thread = threads_[static_cast<size_t>(part.index)];
+    const KernelTable& kernels = runner_.kernels();
     int64_t before = 0;
     for (const Tile& tile : tiles_) {
-      const bool mine = before >= total * share / count && before < total * (share + 1) / count;
+      const bool mine = before >= part.begin(total) && before < part.end(total);
       before += cost(tile);
       if (!mine) continue;
-      State state;
-      clear(tile, state, values, v_dim);
-      for (int32_t c = tile.first_chunk(); c < tile.chunks(); ++c) chunk(call, tile, c, thread, state, true);
-      for (int32_t i = 0; i < tile.queries(); ++i) store(call, tile, i, state);
+      Running running;
+      for (int32_t i = 0; i < tile.queries(); ++i) open(running, i, output(call, tile, i), call.spec.v_dim);
+      for (int32_t c = tile.first_chunk(); c < tile.chunks(); ++c)
+        for_passes(tile, c * kChunk, (c + 1) * kChunk, [&](const Pass& p) {
+          float* scores = thread.scores + p.first_query() * kChunk;
+          if (p.end - p.begin < kChunk) std::fill_n(scores, p.queries() * kChunk, kLowest);
+          score(call, p, thread, thread.scores);
+          for (int32_t i = p.first_query(); i < p.first_query() + p.queries(); ++i) {
+            float max, sum;
+            kernels.softmax(thread.scores + i * kChunk, call.spec.scale, &max, &sum);
+            fold_sums(running.max[i], running.sum[i], max, sum, &thread.alpha[i], &thread.beta[i]);
+          }
+          mix(call, p, thread, thread.scores, 0, call.spec.v_dim);
+        });
+      for (int32_t i = 0; i < tile.queries(); ++i) {
+        float* out = output(call, tile, i);
+        kernels.scale(out, out, 1.0f / running.sum[i], call.spec.v_dim);
+      }
     }
   });
 }
 
-// Few tiles: in waves, the threads reduce a run of chunks of every tile side by side.
-void Attention::run_chunks(const Call& call) {
-  const int64_t v_dim = call.spec.v_dim, threads = runner_.threads();
-  const auto tiles = static_cast<int64_t>(tiles_.size());
+// Few tiles: in waves, the threads share out the keys to score, then the chunks to normalise, then the values to mix.
+void Attention::run_waves(const Call& call, int64_t work) {
   int32_t first = std::numeric_limits<int32_t>::max(), last = 0;
   for (const Tile& t : tiles_) {
     first = std::min(first, t.first_chunk());
     last = std::max(last, t.chunks());
   }
-  const auto wave = static_cast<int32_t>(ceil_div(kChunksPerThread * threads, std::max<int64_t>(tiles, 1)));
-  states_.resize(static_cast<size_t>(tiles));
-  partials_.resize(static_cast<size_t>(tiles * wave));
-  float* state_values = state_values_.grow(tiles * kTileQueries * v_dim);
-  float* partial_values = partial_values_.grow(tiles * wave * kTileQueries * v_dim);
-  for (int64_t t = 0; t < tiles; ++t)
-    clear(tiles_[static_cast<size_t>(t)], states_[static_cast<size_t>(t)], state_values + t * kTileQueries * v_dim,
-          v_dim);
-  for (int32_t begin = first; begin < last; begin += wave) {
-    const int32_t chunks = std::min(wave, last - begin);
-    int64_t queries = 0;
-    for (const Tile& t : tiles_) queries += t.queries();
-    const int64_t work = queries * chunks * kChunk * (call.spec.qk_dim + v_dim);
-    left_.assign(static_cast<size_t>(tiles), chunks);
-    runner_.shares(work, [&](int64_t share, int64_t count) {
-      const int64_t units = tiles * chunks;
-      for (int64_t u = units * share / count; u < units * (share + 1) / count; ++u) {
-        const auto t = static_cast<size_t>(u / chunks);
-        State& partial = partials_[static_cast<size_t>(u)];
-        for (int32_t i = 0; i < tiles_[t].queries(); ++i) {
-          partial.sum[i] = 0;
-          partial.value[i] = partial_values + (u * kTileQueries + i) * v_dim;
-        }
-        const int32_t c = begin + static_cast<int32_t>(u % chunks);
-        if (c >= tiles_[t].first_chunk() && c < tiles_[t].chunks())
-          chunk(call, tiles_[t], c, threads_[static_cast<size_t>(share)], partial, false);
-        // Whoever finishes a tile's last chunk of the wave folds them all; their order does not depend on who it is.
-        if (std::atomic_ref(left_[t]).fetch_sub(1, std::memory_order_acq_rel) == 1)
-          fold(call, t, chunks, begin + chunks == last);
-      }
-    });
+  const size_t most = tiles_.size() * static_cast<size_t>(std::min(kWaveChunks, std::max(0, last - first)));
+  running_.resize(tiles_.size() * threads_.size());
+  chunks_.resize(most);
+  scores_.grow(static_cast<int64_t>(most) * kTileQueries * kChunk);
+  for (int32_t begin = first; begin < last; begin += kWaveChunks) {
+    const int32_t end = std::min(begin + kWaveChunks, last);
+    const Wave wave = {begin, end, begin == first, end == last};
+    runner_.run(
+        work * wave.chunks() / (last - first), [&](Part part) { score_wave(call, wave, part); },
+        [&](Part part) { normalise_wave(call, wave, part); }, [&](Part part) { mix_wave(call, wave, part); });
   }
 }
 
-// Adds a tile's chunks of a wave to its state, in order.
-void Attention::fold(const Call& call, size_t tile, int32_t chunks, bool last) {
-  State& state = states_[tile];
-  for (int32_t i = 0; i < tiles_[tile].queries(); ++i) {
-    for (int32_t c = 0; c < chunks; ++c) {
-      const State& partial = partials_[tile * static_cast<size_t>(chunks) + static_cast<size_t>(c)];
-      if (partial.sum[i] == 0) continue;  // no keys in this chunk
-      float alpha, beta;
-      fold_sums(state.max[i], state.sum[i], partial.max[i], partial.sum[i], &alpha, &beta);
-      runner_.kernels().fold(state.value[i], partial.value[i], alpha, beta, call.spec.v_dim);
+// The part's share of all tiles' keys, in units of kKeyUnit.
+void Attention::score_wave(const Call& call, const Wave& wave, Part part) {
+  const auto first_unit = [&](const Tile& t) { return std::max(wave.begin * kChunk, t.min_first) / kKeyUnit; };
+  const auto units = [&](const Tile& t) {
+    const int64_t end = ceil_div(std::min(wave.end * kChunk, t.max_count), kKeyUnit);
+    return std::max<int64_t>(0, end - first_unit(t));
+  };
+  int64_t total = 0, before = 0;
+  for (const Tile& t : tiles_) total += units(t);
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    const Tile& tile = tiles_[t];
+    const int64_t n = units(tile), at = first_unit(tile) - before;
+    const int64_t begin = at + std::clamp(part.begin(total), before, before + n);
+    const int64_t end = at + std::clamp(part.end(total), before, before + n);
+    before += n;
+    for (int64_t low = begin * kKeyUnit, high; low < end * kKeyUnit; low = high) {
+      high = std::min((low / kChunk + 1) * kChunk, end * kKeyUnit);
+      float* scores = scores_.data() +
+                      static_cast<int64_t>(wave.index(t, static_cast<int32_t>(low / kChunk))) * kTileQueries * kChunk;
+      for_passes(tile, static_cast<int32_t>(low), static_cast<int32_t>(high),
+                 [&](const Pass& p) { score(call, p, threads_[static_cast<size_t>(part.index)], scores); });
     }
-    if (last) store(call, tiles_[tile], i, state);
   }
 }
 
-// One chunk of all rows of a tile: together where they see the same keys of it, else row by row.
-void Attention::chunk(const Call& call, const Tile& tile, int32_t chunk, Thread& thread, State& state, bool fold) {
-  const int32_t low = chunk * kChunk, high = low + kChunk;
-  const Keys* keys = keys_.data() + tile.row;
-  const bool same_begin = low >= tile.max_first || tile.min_first == tile.max_first;
-  const bool same_end = high <= tile.min_count || tile.min_count == tile.max_count;
-  const int32_t end = std::min(high, tile.max_count);
-  if (same_begin && same_end && end <= tile.common) {
-    pass(call, {tile, keys[0], 0, tile.rows, std::max(low, tile.max_first), end}, thread, state, fold);
-    return;
+// Every part.count-th (tile, chunk, query).
+void Attention::normalise_wave(const Call& call, const Wave& wave, Part part) {
+  int64_t turn = 0;
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    const Tile& tile = tiles_[t];
+    for (int32_t c = wave.begin_of(tile); c < wave.end_of(tile); ++c)
+      for (int32_t i = 0; i < tile.queries(); ++i) {
+        if (turn++ % part.count != part.index) continue;
+        const size_t at = wave.index(t, c);
+        float* scores = scores_.data() + (static_cast<int64_t>(at) * kTileQueries + i) * kChunk;
+        const Keys& keys = keys_[static_cast<size_t>(tile.row + i / tile.heads)];
+        const int32_t begin = std::clamp(keys.first - c * kChunk, 0, kChunk);
+        const int32_t end = std::clamp(keys.count - c * kChunk, begin, kChunk);
+        std::fill_n(scores, begin, kLowest);
+        std::fill(scores + end, scores + kChunk, kLowest);
+        if (begin < end)  // else nobody will ask
+          runner_.kernels().softmax(scores, call.spec.scale, &chunks_[at].max[i], &chunks_[at].sum[i]);
+      }
   }
-  for (int32_t r = 0; r < tile.rows; ++r)
-    pass(call, {tile, keys[r], r, 1, std::max(low, keys[r].first), std::min(high, keys[r].count)}, thread, state, fold);
 }
 
-void Attention::pass(const Call& call, const Pass& p, Thread& thread, State& state, bool fold) {
-  const int32_t n = p.end - p.begin;
-  if (n <= 0) return;
-  const KernelTable& kernels = runner_.kernels();
-  const AttendSpec& spec = call.spec;
+// The part's share of all tiles' values, in units of kValueUnit. Whoever has some of a tile adds up its sums alike.
+void Attention::mix_wave(const Call& call, const Wave& wave, Part part) {
+  Thread& thread = threads_[static_cast<size_t>(part.index)];
+  const int64_t units = ceil_div(call.spec.v_dim, kValueUnit), total = units * std::ssize(tiles_);
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    const int64_t before = static_cast<int64_t>(t) * units;
+    const int64_t first = (std::clamp(part.begin(total), before, before + units) - before) * kValueUnit;
+    const int64_t end =
+        std::min<int64_t>(call.spec.v_dim, (std::clamp(part.end(total), before, before + units) - before) * kValueUnit);
+    if (first >= end) continue;
+    const Tile& tile = tiles_[t];
+    Running& running = running_[static_cast<size_t>(part.index) * tiles_.size() + t];
+    for (int32_t i = 0; wave.first && i < tile.queries(); ++i)
+      open(running, i, output(call, tile, i) + first, end - first);
+    for (int32_t c = wave.begin_of(tile); c < wave.end_of(tile); ++c) {
+      const size_t at = wave.index(t, c);
+      const float* scores = scores_.data() + static_cast<int64_t>(at) * kTileQueries * kChunk;
+      for_passes(tile, c * kChunk, (c + 1) * kChunk, [&](const Pass& p) {
+        for (int32_t i = p.first_query(); i < p.first_query() + p.queries(); ++i)
+          fold_sums(running.max[i], running.sum[i], chunks_[at].max[i], chunks_[at].sum[i], &thread.alpha[i],
+                    &thread.beta[i]);
+        mix(call, p, thread, scores, first, end - first);
+      });
+    }
+    for (int32_t i = 0; wave.last && i < tile.queries(); ++i) {
+      float* out = output(call, tile, i) + first;
+      runner_.kernels().scale(out, out, 1.0f / running.sum[i], end - first);
+    }
+  }
+}
+
+// No keys seen yet.
+void Attention::open(Running& running, int32_t query, float* out, int64_t dims) {
+  running.max[query] = kLowest;
+  running.sum[query] = 0;
+  std::fill_n(out, dims, 0.0f);
+}
+
+// Where the pass's keys (or values, by `column`) are.
+const float* const* Attention::list_rows(const Call& call, const Pass& p, int64_t column, Thread& thread) {
   const Segment& s = *p.tile.segment;
-  const float* key[kChunk];
-  const float* value[kChunk];
-  for (int32_t i = 0; i < n; ++i) {
-    const int32_t place = p.begin + i;
+  for (int32_t place = p.begin; place < p.end; ++place) {
     const int64_t row = place < s.context
                             ? int64_t{s.pages[static_cast<size_t>(place / kPageRows)]} * kPageRows + place % kPageRows
                             : p.keys.own[place - s.context];
-    const float* base = call.cache.row<float>(row);
-    key[i] = base + int64_t{p.tile.kv_head} * spec.qk_dim;
-    value[i] = base + call.value_at + int64_t{p.tile.kv_head} * spec.v_dim;
+    thread.rows[place - p.begin] = call.cache.row<float>(row) + column;
   }
-  const int32_t queries = p.rows * p.tile.heads, first = p.row * p.tile.heads;
-  const float* query[kTileQueries];
-  for (int32_t i = 0; i < queries; ++i)
-    query[i] = call.q.row<float>(p.tile.row + p.row + i / p.tile.heads) +
-               int64_t{p.tile.head + i % p.tile.heads} * spec.qk_dim;
-  if (n < kChunk) std::fill_n(thread.scores, queries * kChunk, kLowest);
-  kernels.scores(query, queries, key, n, spec.qk_dim, thread.scores + p.begin % kChunk);
-  for (int32_t i = 0; i < queries; ++i) {
-    float max, sum;
-    kernels.softmax(thread.scores + i * kChunk, spec.scale, &max, &sum);
-    if (fold) {
-      fold_sums(state.max[first + i], state.sum[first + i], max, sum, &thread.alpha[i], &thread.beta[i]);
-    } else {
-      state.max[first + i] = max;
-      state.sum[first + i] = sum;
-    }
-  }
-  kernels.mix(thread.scores + p.begin % kChunk, queries, value, n, spec.v_dim, fold ? thread.alpha : nullptr,
-              thread.beta, state.value + first);
+  return thread.rows;
 }
 
-void Attention::store(const Call& call, const Tile& tile, int32_t query, const State& state) {
-  float* out =
-      call.out.row<float>(tile.row + query / tile.heads) + int64_t{tile.head + query % tile.heads} * call.spec.v_dim;
-  runner_.kernels().scale(out, state.value[query], 1.0f / state.sum[query], call.spec.v_dim);
+// To scores [queries of the tile, kChunk].
+void Attention::score(const Call& call, const Pass& p, Thread& thread, float* scores) {
+  const AttendSpec& spec = call.spec;
+  for (int32_t i = 0; i < p.queries(); ++i)
+    thread.query[i] = call.q.row<float>(p.tile.row + p.row + i / p.tile.heads) +
+                      int64_t{p.tile.head + i % p.tile.heads} * spec.qk_dim;
+  const float* const* keys = list_rows(call, p, int64_t{p.tile.kv_head} * spec.qk_dim, thread);
+  runner_.kernels().scores(thread.query, p.queries(), keys, p.end - p.begin, spec.qk_dim,
+                           scores + p.first_query() * kChunk + p.begin % kChunk);
+}
+
+// Values [first, first + dims) of the pass's keys, weighted, to the outputs. The thread's alpha and beta are set.
+void Attention::mix(const Call& call, const Pass& p, Thread& thread, const float* scores, int64_t first, int64_t dims) {
+  const int32_t query = p.first_query();
+  for (int32_t i = 0; i < p.queries(); ++i) thread.state[i] = output(call, p.tile, query + i) + first;
+  const int64_t column = call.value_at + int64_t{p.tile.kv_head} * call.spec.v_dim + first;
+  const float* const* values = list_rows(call, p, column, thread);
+  runner_.kernels().mix(scores + query * kChunk + p.begin % kChunk, p.queries(), values, p.end - p.begin, dims,
+                        thread.alpha + query, thread.beta + query, thread.state);
+}
+
+float* Attention::output(const Call& call, const Tile& tile, int32_t query) {
+  return call.out.row<float>(tile.row + query / tile.heads) + int64_t{tile.head + query % tile.heads} * call.spec.v_dim;
 }
 
 }  // namespace ddtree::cpu

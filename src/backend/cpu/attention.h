@@ -39,13 +39,13 @@ class Attention {
     int32_t first_chunk() const { return min_first / kChunk; }
     int32_t chunks() const { return (max_count + kChunk - 1) / kChunk; }
   };
-  // Per query of a tile: a chunk's result, or all chunks' so far. Values are not normalised.
-  struct State {
+  // Per query of a tile: the softmax's maximum and sum over the chunks so far.
+  struct Running {
     float max[kTileQueries];
     float sum[kTileQueries];
-    float* value[kTileQueries];
   };
-  struct Pass;  // one chunk of some rows of a tile
+  struct Pass;  // rows of a tile that see the same keys of a chunk
+  struct Wave;  // a run of chunks of every tile
   struct Call {
     const Batch& batch;
     TensorView out, q;
@@ -56,20 +56,27 @@ class Attention {
   struct Thread {
     float scores[kTileQueries * kChunk];
     float alpha[kTileQueries], beta[kTileQueries];
-    Scratch<float> values;  // [kTileQueries, v_dim]
+    const float* rows[kChunk];  // keys or values
+    const float* query[kTileQueries];
+    float* state[kTileQueries];
   };
 
   void plan(const Batch& batch, const AttendSpec& spec);
   void list_keys(const Batch& batch, const Segment& segment, const AttendSpec& spec);
-  int32_t tile_queries(const Batch& batch, const AttendSpec& spec) const;
-  void list_tiles(const Segment& segment, const AttendSpec& spec, int32_t queries);
+  void list_tiles(const Segment& segment, const AttendSpec& spec);
+  template <class F>
+  void for_passes(const Tile& tile, int32_t low, int32_t high, F f) const;
+
   void run_tiles(const Call& call, int64_t work);
-  void run_chunks(const Call& call);
-  static void clear(const Tile& tile, State& state, float* values, int64_t v_dim);
-  void fold(const Call& call, size_t tile, int32_t chunks, bool last);
-  void chunk(const Call& call, const Tile& tile, int32_t chunk, Thread& thread, State& state, bool fold);
-  void pass(const Call& call, const Pass& pass, Thread& thread, State& state, bool fold);
-  void store(const Call& call, const Tile& tile, int32_t query, const State& state);
+  void run_waves(const Call& call, int64_t work);
+  void score_wave(const Call& call, const Wave& wave, Part part);
+  void normalise_wave(const Call& call, const Wave& wave, Part part);
+  void mix_wave(const Call& call, const Wave& wave, Part part);
+  static const float* const* list_rows(const Call& call, const Pass& pass, int64_t column, Thread& thread);
+  void score(const Call& call, const Pass& pass, Thread& thread, float* scores);
+  void mix(const Call& call, const Pass& pass, Thread& thread, const float* scores, int64_t first, int64_t dims);
+  static void open(Running& running, int32_t query, float* out, int64_t dims);
+  static float* output(const Call& call, const Tile& tile, int32_t query);
 
   GemmRunner& runner_;
   std::vector<Thread> threads_;
@@ -78,9 +85,9 @@ class Attention {
   std::vector<Keys> keys_;    // one per row of the batch
   std::vector<int32_t> own_;  // tree rows' own places, row after row
   std::vector<Tile> tiles_;
-  std::vector<State> states_, partials_;  // by tile; by tile and chunk of the wave
-  std::vector<int32_t> left_;             // chunks of the wave that a tile still waits for
-  Scratch<float> state_values_, partial_values_;
+  std::vector<Running> running_;  // by thread and tile
+  std::vector<Running> chunks_;   // by tile and chunk of the wave: that chunk's alone
+  Scratch<float> scores_;         // likewise, [kTileQueries, kChunk]
 };
 
 }  // namespace ddtree::cpu

@@ -142,9 +142,16 @@ class CpuBackend final : public Backend {
     const Mlp& w = static_cast<const CpuMlp&>(prepared).mlp;
     float* hidden = values_.grow(x.rows() * w.inter);
     const GemmJob gate_up = {&w.gate_up, rows_of(x), {hidden, w.inter, nullptr}, x.rows(), w.inter};
-    runner_.gate_up({&gate_up, 1});
-    weight_bytes_ += w.gate_up.bytes();
-    run(w.down, {hidden, w.inter, nullptr}, rows_of(out), x.rows());
+    const GemmJob down = {&w.down, {hidden, w.inter, nullptr}, rows_of(out), x.rows()};
+    runner_.run(
+        multiply_adds({&gate_up, 1}),
+        [&](Part part) {
+          runner_.gate_up({&gate_up, 1}, part);
+        },
+        [&](Part part) {
+          runner_.linear({&down, 1}, part);
+        });
+    weight_bytes_ += w.bytes();
   }
   void moe(TensorView out, TensorView x, const PreparedMoe& w) override {
     weight_bytes_ += moe_.run(out, x, static_cast<const CpuMoe&>(w));
@@ -162,11 +169,12 @@ class CpuBackend final : public Backend {
   static constexpr int64_t kAddWork = 2, kNormWork = 8, kRopeWork = 32, kGatherWork = 128;
 
   void run(const Matrix& w, Rows x, Rows y, int64_t rows) {
-    const GemmJob job = {&w, x, y, rows, 0};
-    runner_.linear({&job, 1});
+    const GemmJob job = {&w, x, y, rows};
+    runner_.run(multiply_adds({&job, 1}), [&](Part part) { runner_.linear({&job, 1}, part); });
     weight_bytes_ += w.bytes();
   }
-  void project_keys(TensorView q, const float* projected, int64_t width, const CpuMla& w, KvLayer cache);
+  void write_key(const CpuMla& w, int64_t row, const float* latent, float* key);
+  void copy_rotated(const CpuMla& w, int64_t row, const float* x, float* out);
   void norm_and_rotate(const CpuGqa& w, const std::vector<float>& gain, int64_t heads, int64_t row, float* x);
 
   const KernelTable& kernels_;
@@ -190,67 +198,79 @@ void CpuBackend::mla_project(TensorView q, TensorView x, const PreparedMla& prep
   const int64_t rows = x.rows(), head_width = w.nope + w.rope_dim;
   CHECK_EQ(rows, batch_->rows());
   CHECK_EQ(cache.row_elements(), w.key_width());
+  for (int32_t row : batch_->kv_row) CHECK(row >= 0 && row < cache.rows());
   ropes_.prepare(w.rope);
   const int64_t width = w.in.out;
-  float* projected = projected_.grow(rows * width);
-  run(w.in, rows_of(x), {projected, width, nullptr}, rows);
-
-  // Latent keys to the cache; the low-rank query normalised in place.
-  const int64_t latent_at = width - w.key_width();
-  runner_.ranges(rows, rows * (width * kNormWork + w.rope_dim * kRopeWork), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      float* row = projected + r * width;
-      float* key = cache.slice(batch_->kv_row[static_cast<size_t>(r)], 1).as<float>();
-      kernels_.rms_norm(key, row + latent_at, w.kv_a_norm.data(), w.kv_lora, w.eps);
-      std::copy_n(row + latent_at + w.kv_lora, w.rope_dim, key + w.kv_lora);
-      ropes_.rotate(w.rope, r, key + w.kv_lora);
-      if (w.q_rank != 0) kernels_.rms_norm(row, row, w.q_a_norm.data(), w.q_rank, w.eps);
-    }
-  });
-
-  float* queries = projected;
-  int64_t query_stride = width;
+  const Rows projected = {projected_.grow(rows * width), width, nullptr};
+  const GemmJob in = {&w.in, rows_of(x), projected, rows};
+  Rows queries = projected;
+  GemmJob q_b;
   if (w.q_rank != 0) {
-    query_stride = w.query_width();
-    queries = queries_.grow(rows * query_stride);
-    run(w.q_b, {projected, width, nullptr}, {queries, query_stride, nullptr}, rows);
+    queries = {queries_.grow(rows * w.query_width()), w.query_width(), nullptr};
+    q_b = {&w.q_b, projected, queries, rows, 0, w.q_a_norm.data(), w.eps};
+    weight_bytes_ += w.q_b.bytes();
   }
-
-  runner_.ranges(rows, rows * w.heads * w.rope_dim * kRopeWork, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t h = 0; h < w.heads; ++h) {
-        float* rotated = q.row<float>(r) + h * w.key_width() + w.kv_lora;
-        std::copy_n(queries + r * query_stride + h * head_width + w.nope, w.rope_dim, rotated);
-        ropes_.rotate(w.rope, r, rotated);
-      }
-  });
   jobs_.clear();
   for (int64_t h = 0; h < w.heads; ++h) {
-    jobs_.push_back({&w.key_up[static_cast<size_t>(h)],
-                     {queries + h * head_width, query_stride, nullptr},
-                     rows_of(q, h * w.key_width()),
-                     rows,
-                     0});
-    weight_bytes_ += w.key_up[static_cast<size_t>(h)].bytes();
+    const Matrix& up = w.key_up[static_cast<size_t>(h)];
+    jobs_.push_back(
+        {&up, {queries.base + h * head_width, queries.stride, nullptr}, rows_of(q, h * w.key_width()), rows});
+    weight_bytes_ += up.bytes();
   }
-  runner_.linear(jobs_);
+  weight_bytes_ += w.in.bytes();
+
+  // Per row one latent key and the heads' queries to rotate.
+  const int64_t parts = rows * (1 + w.heads);
+  const auto rotate = [&](Part part) {
+    for (int64_t i = part.begin(parts); i < part.end(parts); ++i) {
+      const int64_t r = i / (1 + w.heads), h = i % (1 + w.heads) - 1;
+      if (h < 0)
+        write_key(w, r, projected[r] + width - w.key_width(), cache.row<float>(batch_->kv_row[static_cast<size_t>(r)]));
+      else
+        copy_rotated(w, r, queries[r] + h * head_width + w.nope, q.row<float>(r) + h * w.key_width() + w.kv_lora);
+    }
+  };
+  runner_.run(
+      multiply_adds({&in, 1}),
+      [&](Part part) {
+        runner_.linear({&in, 1}, part);
+      },
+      [&](Part part) {
+        if (w.q_rank != 0) runner_.linear({&q_b, 1}, part);
+      },
+      [&](Part part) {
+        rotate(part);
+        runner_.linear(jobs_, part);
+      });
+}
+
+void CpuBackend::write_key(const CpuMla& w, int64_t row, const float* latent, float* key) {
+  kernels_.rms_norm(key, latent, w.kv_a_norm.data(), w.kv_lora, w.eps);
+  copy_rotated(w, row, latent + w.kv_lora, key + w.kv_lora);
+}
+
+void CpuBackend::copy_rotated(const CpuMla& w, int64_t row, const float* x, float* out) {
+  std::copy_n(x, w.rope_dim, out);
+  ropes_.rotate(w.rope, row, out);
 }
 
 void CpuBackend::mla_output(TensorView out, TensorView attended, const PreparedMla& prepared) {
   const auto& w = static_cast<const CpuMla&>(prepared);
-  const int64_t rows = attended.rows(), width = w.heads * w.v;
-  float* values = values_.grow(rows * width);
+  const int64_t rows = attended.rows();
+  const Rows values = {values_.grow(rows * w.heads * w.v), w.heads * w.v, nullptr};
   jobs_.clear();
   for (int64_t h = 0; h < w.heads; ++h) {
-    jobs_.push_back({&w.value_up[static_cast<size_t>(h)],
-                     rows_of(attended, h * w.kv_lora),
-                     {values + h * w.v, width, nullptr},
-                     rows,
-                     0});
-    weight_bytes_ += w.value_up[static_cast<size_t>(h)].bytes();
+    const Matrix& up = w.value_up[static_cast<size_t>(h)];
+    jobs_.push_back({&up, rows_of(attended, h * w.kv_lora), {values.base + h * w.v, values.stride, nullptr}, rows});
+    weight_bytes_ += up.bytes();
   }
-  runner_.linear(jobs_);
-  run(w.o, {values, width, nullptr}, rows_of(out), rows);
+  const GemmJob o = {&w.o, values, rows_of(out), rows};
+  weight_bytes_ += w.o.bytes();
+  runner_.run(
+      multiply_adds(jobs_), [&](Part part) { runner_.linear(jobs_, part); },
+      [&](Part part) {
+        runner_.linear({&o, 1}, part);
+      });
 }
 
 void CpuBackend::norm_and_rotate(const CpuGqa& w, const std::vector<float>& gain, int64_t heads, int64_t row,

@@ -20,15 +20,18 @@ struct Rows {
   float* operator[](int64_t i) const { return base + stride * (index != nullptr ? index[i] : i); }
 };
 
-// y[i] = W·x[i] (or the gated unit of it) for `rows` rows.
+// y[i] = W·x[i] (or the gated unit of it) for `rows` rows. With a norm, x[i] is normalised on the way in: by every
+// thread that reads it, which costs less than to let all wait for one.
 struct GemmJob {
   const PackedMatrix* w = nullptr;
   Rows x, y;
   int64_t rows = 0;
-  int64_t inter = 0;  // gate_up only: values per row of y
+  int64_t inter = 0;            // gate_up only: values per row of y
+  const float* norm = nullptr;  // gain [in]
+  float eps = 0;
 };
 
-// One expert's part of a weighted sum: out[row[i]] += weight[i] · (W·x[i]); no weights: 1.
+// One expert's part of a weighted sum: weight[i] · (W·x[i]) for row out[row[i]]; no weights: 1.
 struct DownJob {
   const PackedMatrix* w = nullptr;
   Rows x, out;
@@ -36,31 +39,40 @@ struct DownJob {
   int64_t rows = 0;
 };
 
+// One thread's part of a stage.
+struct Part {
+  int64_t index = 0, count = 1;
+
+  int64_t begin(int64_t n) const { return n * index / count; }
+  int64_t end(int64_t n) const { return n * (index + 1) / count; }
+};
+
+int64_t multiply_adds(std::span<const GemmJob> jobs);
+
 class GemmRunner {
  public:
   GemmRunner(const KernelTable& kernels, ThreadPool& pool);
 
-  void linear(std::span<const GemmJob> jobs);
+  // One part of a stage each. linear: y = W·x.
+  void linear(std::span<const GemmJob> jobs, Part part);
   // w from pack_gate_up: y[i] = silu(gate·x[i]) ⊙ (up·x[i]).
-  void gate_up(std::span<const GemmJob> jobs);
-  // Adds the jobs in order; all have the same `out`. `out` rows must be set before.
-  void down(std::span<const DownJob> jobs);
+  void gate_up(std::span<const GemmJob> jobs, Part part);
+  // The jobs' sum, added in their order, to all `rows` of `out`.
+  void down(std::span<const DownJob> jobs, Rows out, int64_t rows, Part part);
 
-  // Calls f(begin, end) for contiguous ranges of [0, n) on the threads; on the caller alone if `work`, in multiply-adds
-  // or what takes as long, is too little to be worth a region.
+  // Calls each stage(part) on all threads, stage after stage; on the caller alone if `work`, in multiply-adds or what
+  // takes as long, is too little to be worth a region.
+  template <class... Stages>
+  void run(int64_t work, Stages&&... stages) {
+    if (pool_.size() == 1 || work < kWorthARegion) return (stages(Part()), ...);
+    pool_.run([&stages, count = pool_.size()](int share) { stages(Part{share, count}); }...);
+  }
+  // Calls f(begin, end) for contiguous ranges of [0, n) likewise.
   template <class F>
   void ranges(int64_t n, int64_t work, F f) {
-    shares(n > 1 ? work : 0, [&](int64_t share, int64_t count) {
-      const int64_t begin = n * share / count, end = n * (share + 1) / count;
-      if (begin < end) f(begin, end);
+    run(n > 1 ? work : 0, [&](Part part) {
+      if (part.begin(n) < part.end(n)) f(part.begin(n), part.end(n));
     });
-  }
-  // Calls f(share, shares).
-  template <class F>
-  void shares(int64_t work, F f) {
-    if (pool_.size() == 1 || work < kWorthARegion) return f(0, 1);
-    const int64_t count = pool_.size();
-    pool_.run([&](int share) { f(share, count); });
   }
 
   const KernelTable& kernels() const { return kernels_; }
@@ -73,11 +85,14 @@ class GemmRunner {
   struct Thread {
     const float* x[kRowTile];
     float* y[kRowTile];
-    Scratch<float> tile;  // [kRowTile, kBlockPanels · kLanes]
+    Scratch<float> tile;    // [kRowTile, kBlockPanels · kLanes]
+    Scratch<float> normed;  // [kRowTile, in]
   };
-  // Splits the jobs' (row tile, unit) pairs evenly by multiply-adds; a job has units(job) of `panels` panels each.
+  // Calls f for this part of the jobs' (row tile, unit) pairs, shared out evenly by multiply-adds; a job has
+  // units(job) of `panels` panels each.
   template <class F>
-  void split(std::span<const GemmJob> jobs, int panels, F f);
+  void split(std::span<const GemmJob> jobs, int panels, Part part, F f);
+  void point_at_rows(Thread& t, const GemmJob& job, int64_t row, int64_t rows);
   float* tile_rows(Thread& t, int64_t rows);
 
   const KernelTable& kernels_;

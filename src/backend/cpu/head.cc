@@ -13,7 +13,6 @@ namespace ddtree::cpu {
 namespace {
 
 constexpr uint32_t kSign = 0x80000000u;
-constexpr int64_t kMergeWork = 64;  // multiply-adds that sorting one key or adding one exponential are worth
 
 // Floats as unsigned numbers of the same order; NaN below all of them, −0 as +0.
 uint64_t make_key(float v, int32_t index) {
@@ -96,14 +95,16 @@ void Head::run_rows(const HeadResult& out, TensorView x, const PackedMatrix& w) 
     t.logits.grow(kRowTile * kBlock);
     for (int64_t r = 0; r < rows; ++r) t.top[static_cast<size_t>(r)].reset(k);
   }
-  runner_.shares(rows * w.out * w.in, [&](int64_t share, int64_t count) {
-    for (int64_t b = blocks * share / count; b < blocks * (share + 1) / count; ++b)
-      run_block(out, x, w, b, threads_[static_cast<size_t>(share)]);
-  });
-  runner_.shares(rows * (k + blocks) * kMergeWork, [&](int64_t share, int64_t count) {
-    for (int64_t r = rows * share / count; r < rows * (share + 1) / count; ++r)
-      merge_row(out, r, blocks, threads_[static_cast<size_t>(share)].merged);
-  });
+  runner_.run(
+      rows * w.out * w.in,
+      [&](Part part) {
+        for (int64_t b = part.begin(blocks); b < part.end(blocks); ++b)
+          run_block(out, x, w, b, threads_[static_cast<size_t>(part.index)]);
+      },
+      [&](Part part) {
+        for (int64_t r = part.begin(rows); r < part.end(rows); ++r)
+          merge_row(out, r, blocks, threads_[static_cast<size_t>(part.index)].merged);
+      });
 }
 
 void Head::run_block(const HeadResult& out, TensorView x, const PackedMatrix& w, int64_t block, Thread& t) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/checked.h"
 
@@ -12,12 +13,15 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kLarge = int64_t{256} << 10;  // from here on in huge pages, the last one partly unused
+constexpr int64_t kTouched =
+    int64_t{8} << 20;  // up to here touched at once: later, a page fault costs as much as a verb
 constexpr int64_t kChunkBytes = int64_t{16} << 20;
 
 }  // namespace
 
 Buffer allocate_host(int64_t bytes) {
-  const bool large = bytes >= kHugePage;
+  const bool large = bytes >= kLarge;
   const int64_t alignment = large ? kHugePage : kLine;
   if (bytes > INT64_MAX - alignment) return Buffer();
   const int64_t size = round_up(std::max<int64_t>(bytes, 1), alignment);
@@ -25,6 +29,7 @@ Buffer allocate_host(int64_t bytes) {
   if (data == nullptr) return Buffer();
   // Advice only: where it is not taken, the memory works all the same.
   if (large) madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);
+  if (size <= kTouched) std::memset(data, 0, static_cast<size_t>(size));
   return Buffer(data, bytes, [](void* p, int64_t) { std::free(p); });
 }
 

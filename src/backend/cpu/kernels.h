@@ -56,10 +56,9 @@ struct KernelTable {
                  float* scores);
   // In place: p = exp(scale · s − max); slots without a key hold −infinity and become 0.
   void (*softmax)(float* scores, float scale, float* max, float* sum);
-  // state[q] = alpha[q] · state[q] + beta[q] · Σ p[q][j] · values[j]; without alpha the old state is not read.
+  // state[q] = alpha[q] · state[q] + beta[q] · Σ p[q][j] · values[j]
   void (*mix)(const float* p, int32_t queries, const float* const* values, int32_t n, int64_t dim, const float* alpha,
               const float* beta, float* const* state);
-  void (*fold)(float* state, const float* partial, float alpha, float beta, int64_t n);  // as the end of mix
   void (*scale)(float* out, const float* x, float a, int64_t n);
 
   // Vocabulary: the largest value, and Σ exp(v − max).

@@ -46,22 +46,14 @@ class AttendKernel {
     int64_t d = 0;
     for (; d + kWide * kLanes <= dim; d += kWide * kLanes)
       for_groups(queries, [&]<int Q>(int32_t q) {
-        mix_tile<Q, kWide>({p + q * kChunk, values, n, d, kLanes, alpha ? alpha + q : nullptr, beta + q, state + q});
+        mix_tile<Q, kWide>({p + q * kChunk, values, n, d, kLanes, alpha + q, beta + q, state + q});
       });
     for (; d < dim; d += kLanes) {
       const int64_t lanes = dim - d < kLanes ? dim - d : kLanes;
       for_groups(queries, [&]<int Q>(int32_t q) {
-        mix_tile<Q, 1>({p + q * kChunk, values, n, d, lanes, alpha ? alpha + q : nullptr, beta + q, state + q});
+        mix_tile<Q, 1>({p + q * kChunk, values, n, d, lanes, alpha + q, beta + q, state + q});
       });
     }
-  }
-
-  static void fold(float* state, const float* partial, float alpha, float beta, int64_t n) {
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      V::store(state + i, folded(V::load(state + i), V::load(partial + i), alpha, beta));
-    if (i < n)
-      V::store(state + i, folded(V::load(state + i, n - i, 0), V::load(partial + i, n - i, 0), alpha, beta), n - i);
   }
 
  private:
@@ -163,9 +155,7 @@ class AttendKernel {
       for (int w = 0; w < W; ++w) {
         const int64_t lanes = w == W - 1 ? a.lanes : kLanes;
         float* state = a.state[i] + a.d + w * kLanes;
-        Float sum = sums[i][w];
-        if (a.alpha != nullptr) sum = folded(V::load(state, lanes, 0), sum, a.alpha[i], a.beta[i]);
-        V::store(state, sum, lanes);
+        V::store(state, folded(V::load(state, lanes, 0), sums[i][w], a.alpha[i], a.beta[i]), lanes);
       }
   }
 };

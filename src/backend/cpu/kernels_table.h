@@ -21,7 +21,6 @@ constexpr KernelTable make_kernels(std::string_view name) {
           .scores = Attend::scores,
           .softmax = Attend::softmax,
           .mix = Attend::mix,
-          .fold = Attend::fold,
           .scale = Point::scale,
           .log_sum = Point::log_sum,
           .select_greater = Point::select_greater};

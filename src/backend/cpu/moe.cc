@@ -1,7 +1,5 @@
 #include "backend/cpu/moe.h"
 
-#include <cstring>
-
 namespace ddtree::cpu {
 
 void Moe::route(TensorView x, const CpuMoe& w) {
@@ -9,14 +7,17 @@ void Moe::route(TensorView x, const CpuMoe& w) {
   float* logits = logits_.grow(rows * experts);
   int32_t* expert = expert_.grow(rows * k);
   float* choice = choice_.grow(rows * k);
-  const GemmJob job = {&w.router, {x.as<float>(), x.row_stride, nullptr}, {logits, experts, nullptr}, rows, 0};
-  runner_.linear({&job, 1});
-  // An exponential and a sort step cost as much as some tens of multiply-adds.
-  runner_.shares(rows * experts * 32, [&](int64_t share, int64_t count) {
-    for (int64_t r = rows * share / count; r < rows * (share + 1) / count; ++r)
-      w.choice.route({logits + r * experts, static_cast<size_t>(experts)}, threads_[static_cast<size_t>(share)],
-                     expert + r * k, choice + r * k);
-  });
+  const GemmJob job = {&w.router, {x.as<float>(), x.row_stride, nullptr}, {logits, experts, nullptr}, rows};
+  runner_.run(
+      multiply_adds({&job, 1}),
+      [&](Part part) {
+        runner_.linear({&job, 1}, part);
+      },
+      [&](Part part) {
+        for (int64_t r = part.begin(rows); r < part.end(rows); ++r)
+          w.choice.route({logits + r * experts, static_cast<size_t>(experts)},
+                         threads_[static_cast<size_t>(part.index)], expert + r * k, choice + r * k);
+      });
 }
 
 // Sorts the (row, expert) pairs by expert, rows ascending.
@@ -56,10 +57,11 @@ int64_t Moe::run(TensorView out, TensorView x, const CpuMoe& w) {
     if (n > 0) add_jobs(w.experts[e], row_.data() + at, hidden + at * inter, weight_.data() + at, n);
   }
   if (w.shared) add_jobs(*w.shared, nullptr, shared_hidden_.grow(rows * w.shared->inter), nullptr, rows);
-  runner_.gate_up(up_jobs_);
-  for (int64_t r = 0; r < rows; ++r)
-    std::memset(out.row<float>(r), 0, static_cast<size_t>(out.row_elements()) * sizeof(float));
-  runner_.down(down_jobs_);
+  runner_.run(
+      multiply_adds(up_jobs_), [&](Part part) { runner_.gate_up(up_jobs_, part); },
+      [&](Part part) {
+        runner_.down(down_jobs_, {out.as<float>(), out.row_stride, nullptr}, rows, part);
+      });
   return bytes;
 }
 
