@@ -23,6 +23,7 @@ class StopStrings {
   static Result<StopStrings> create(const std::vector<std::string>& stops);
 
   bool empty() const { return stops_.empty(); }
+  const std::string& text(int32_t stop) const { return stops_[static_cast<size_t>(stop)].text; }
 
  private:
   friend class StopMatcher;
