@@ -68,7 +68,7 @@ std::string python_number(JsonValue number) {
 
 std::vector<JsonMember> sorted_members(JsonValue object) {
   std::vector<JsonMember> members;
-  for (const JsonMember member : *object.members()) members.push_back(member);
+  for (const JsonMember member : members_of(object)) members.push_back(member);
   std::sort(members.begin(), members.end(), [](const JsonMember& a, const JsonMember& b) { return a.key < b.key; });
   return members;
 }
@@ -88,12 +88,12 @@ void append_tojson(JsonValue value, const TojsonStyle& style, std::string& out) 
     if (style.sort_keys) {
       for (const JsonMember& m : sorted_members(value)) member(m);
     } else {
-      for (const JsonMember m : *value.members()) member(m);
+      for (const JsonMember m : members_of(value)) member(m);
     }
     out += '}';
   } else if (value.is_array()) {
     out += '[';
-    for (const JsonValue element : *value.elements()) {
+    for (const JsonValue element : elements_of(value)) {
       out += separator;
       separator = style.comma;
       append_tojson(element, style, out);

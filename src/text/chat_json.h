@@ -20,6 +20,11 @@ inline constexpr TojsonStyle kCompactSorted{.comma = ",", .colon = ":", .sort_ke
 void append_tojson(JsonValue value, const TojsonStyle& style, std::string& out);
 std::string tojson(JsonValue value, const TojsonStyle& style = {});
 
+// Of an array or object that is known to be one. A range-for may go over what these return, but not over
+// *value.elements(), whose Result is gone by then.
+inline JsonElements elements_of(JsonValue array) { return *array.elements(); }
+inline JsonMembers members_of(JsonValue object) { return *object.members(); }
+
 // The members of an object by key, in code point order.
 std::vector<JsonMember> sorted_members(JsonValue object);
 

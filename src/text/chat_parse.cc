@@ -53,7 +53,7 @@ Result<std::vector<std::string>> read_content(JsonValue content) {
     return content.error(Code::kInvalidArgument,
                          fmt::format("is {}, must be a string or an array of text parts", content.text()));
   std::vector<std::string> parts;
-  for (const JsonValue part : *content.elements()) {
+  for (const JsonValue part : elements_of(content)) {
     TRY_ASSIGN(const JsonValue type, part.get("type"));
     TRY_ASSIGN(const std::string_view name, type.as_string());
     if (name != "text")

@@ -58,7 +58,7 @@ std::optional<std::string_view> enum_type(JsonValue schema) {
   const std::optional<JsonValue> type = schema.find("type");
   if (!type || !type->is_array()) return string_or_empty(type);
   std::vector<std::string_view> names;
-  for (const JsonValue name : *type->elements()) names.push_back(string_or_empty(name));
+  for (const JsonValue name : elements_of(*type)) names.push_back(string_or_empty(name));
   if (names.size() == 1) return names[0];
   if (names.size() != 2 || std::find(names.begin(), names.end(), "null") == names.end()) return std::nullopt;
   return names[0] == "null" ? names[1] : names[0];
@@ -159,7 +159,7 @@ class Function {
 
   bool read_all(JsonValue schemas) {
     if (!schemas.is_array()) return false;
-    for (const JsonValue schema : *schemas.elements())
+    for (const JsonValue schema : elements_of(schemas))
       if (!read_schema(schema)) return false;
     return true;
   }
@@ -175,7 +175,7 @@ class Function {
   bool read_enum(JsonValue schema, JsonValue values) {
     const std::optional<std::string_view> type = enum_type(schema);
     if (!type || !values.is_array()) return false;
-    for (const JsonValue value : *values.elements())
+    for (const JsonValue value : elements_of(values))
       if (!is_scalar(value) || (!value.is_null() && !has_type(value, *type))) return false;
     return true;
   }
@@ -297,7 +297,7 @@ class Function {
     if (!found) return {};
     std::set<std::string_view> required;
     if (const auto names = schema.find("required"))
-      for (const JsonValue name : *names->elements()) required.insert(string_or_empty(name));
+      for (const JsonValue name : elements_of(*names)) required.insert(string_or_empty(name));
     std::vector<Property> result;
     for (const JsonMember& property : sorted_members(*found))
       result.push_back({property.key, property.value, !required.contains(property.key)});

@@ -23,7 +23,7 @@ const Tokenizer& tokenizer_of(std::string_view family) {
   if (!added) return small_tokenizer();  // Kimi's own names
   if (const auto found = loaded.find(family); found != loaded.end()) return found->second;
   std::vector<std::string> names;
-  for (const JsonValue name : *added->elements()) names.emplace_back(*name.as_string());
+  for (const JsonValue name : elements_of(*added)) names.emplace_back(*name.as_string());
   return loaded.emplace(family, tokenizer_with(names)).first->second;
 }
 
@@ -50,13 +50,13 @@ void check_case(JsonValue c) {
 
   EXPECT_EQ(tokenizer.decode(prompt->ids), *c.get_string("text"));
   std::vector<int32_t> expected;
-  for (const JsonValue id : *c.find("ids")->elements()) expected.push_back(static_cast<int32_t>(*id.as_int()));
+  for (const JsonValue id : elements_of(*c.find("ids"))) expected.push_back(static_cast<int32_t>(*id.as_int()));
   EXPECT_THAT(prompt->ids, ElementsAreArray(expected));
 }
 
 TEST(ChatGolden, PromptsAreThoseOfThePublishedTemplates) {
   size_t cases = 0;
-  for (const JsonValue c : *fixture().root().find("cases")->elements()) {
+  for (const JsonValue c : elements_of(*fixture().root().find("cases"))) {
     check_case(c);
     ++cases;
   }
@@ -66,9 +66,9 @@ TEST(ChatGolden, PromptsAreThoseOfThePublishedTemplates) {
 // Random schemas, also ones that upstream gives up on.
 TEST(ChatGolden, ToolsAreDeclaredAsUpstreamDeclaresThem) {
   size_t written = 0;
-  for (const JsonValue d : *fixture().root().find("declarations")->elements()) {
+  for (const JsonValue d : elements_of(*fixture().root().find("declarations"))) {
     std::vector<ChatTool> tools;
-    for (const JsonValue tool : *d.find("tools")->elements())
+    for (const JsonValue tool : elements_of(*d.find("tools")))
       tools.push_back({std::string(*tool.find("function")->get_string("name")), tool});
     const std::optional<std::string> text = typescript_declaration(tools);
     const std::optional<std::string_view> expected = *d.find_string("text");
