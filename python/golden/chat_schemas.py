@@ -3,6 +3,7 @@
 NAMES = ["a", "b", "Name", "name", "_x", "é", "with space", "zone"]
 WORDS = ["", "One line.", "Two\nlines", "\n\nspaced\n", "中文 🎉", "quote \" and \\"]
 NUMBERS = [0, -1, 3, 10**15, 1.0, 2.5, -0.0, 1e16, 1e-5, 123456789.125]
+TYPES = ["string", "null", "object", "array", "integer", "number"]
 ODD = [None, True, False, 0, "", "x", [], {}, [1], {"a": 1}]
 
 
@@ -45,7 +46,8 @@ def enum(rng):
         schema["type"] = rng.choice(["string", "number", "integer", "boolean", ["string", "null"], ["null", "number"],
                                      ["string"], ["string", "number"], []])
     elif maybe(rng, 0.3):
-        schema = {"enum": [v for v in values if isinstance(v, (int, float))], "type": rng.choice(["number", ["null", "number"]])}
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        schema = {"enum": numbers, "type": rng.choice(["number", ["null", "number"]])}
     return schema
 
 
@@ -66,7 +68,8 @@ def reference(rng):
 def object_schema(rng, depth, properties=None):
     schema = {"type": "object"}
     if depth > 0 and maybe(rng, 0.9) or properties:
-        schema["properties"] = {name: any_schema(rng, depth - 1) for name in rng.sample(NAMES, properties or rng.randint(0, 4))}
+        names = rng.sample(NAMES, properties or rng.randint(0, 4))
+        schema["properties"] = {name: any_schema(rng, depth - 1) for name in names}
         if maybe(rng, 0.7):
             schema["required"] = rng.sample(NAMES, rng.randint(0, 5))
     if maybe(rng, 0.2):
@@ -84,7 +87,7 @@ def any_schema(rng, depth):
     if maybe(rng, 0.08):
         return described(rng, reference(rng))
     kinds = [lambda: scalar(rng), lambda: enum(rng)] * 2
-    kinds.append(lambda: {"type": rng.sample(["string", "null", "object", "array", "integer", "number"], rng.randint(0, 3))})
+    kinds.append(lambda: {"type": rng.sample(TYPES, rng.randint(0, 3))})
     if depth > 0:
         kinds += [lambda: array(rng, depth), lambda: object_schema(rng, depth),
                   lambda: {"anyOf": [any_schema(rng, depth - 1) for _ in range(rng.randint(0, 3))]}]

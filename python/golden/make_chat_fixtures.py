@@ -30,9 +30,10 @@ OUTPUT = vocabulary.FIXTURES / "chat.json"
 SEED = 7
 DECLARATIONS = 150
 
-# File: the beginning of its SHA-256, and where such a file is found.
 LLAMA, SMG = "llama.cpp, models/templates", "lightseekorg/smg, crates/tokenizer/tests/fixtures"
-MILES, TINKER = "radixark/miles, miles/utils/chat_template_utils/templates", "tinker-cookbook, tinker_cookbook/renderers"
+MILES = "radixark/miles, miles/utils/chat_template_utils/templates"
+TINKER = "thinking-machines-lab/tinker-cookbook, tinker_cookbook/renderers"
+# File: the beginning of its SHA-256, and where such a file is found.
 SOURCES = {
     "kimi-k2.jinja": ("1d396d5b128cdb9b", f"ikawrakow/ik_{LLAMA}/Kimi-K2-Instruct.jinja"),
     "kimi-k2-thinking.jinja": ("833d0c375531149a", f"ggml-org/{LLAMA}/moonshotai-Kimi-K2-Thinking.jinja"),
@@ -40,7 +41,7 @@ SOURCES = {
     "kimi-k2.6.jinja": ("b4b2cd69d0c6611d", f"{MILES}/kimi_k25_fixed.jinja"),
     "deepseek-v3.jinja": ("86c9eb894f13402f", "the metadata of DeepSeek-V3-0324 as GGUF"),
     "qwen3.jinja": ("87a2728cb8dc9fe4", f"ggml-org/{LLAMA}/Qwen-Qwen3-0.6B.jinja"),
-    "tool_declaration_ts.py": ("03d1677d2cb111e5", f"Kimi-K2.5 itself; thinking-machines-lab/{TINKER}/kimi_k2_5_tool_declaration_ts.py"),
+    "tool_declaration_ts.py": ("03d1677d2cb111e5", f"{TINKER}/kimi_k2_5_tool_declaration_ts.py, from Kimi-K2.5"),
 }
 CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}"
           "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
