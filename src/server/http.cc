@@ -181,6 +181,7 @@ void Server::accept(Protocol::socket socket) {
   const Protocol::endpoint peer = socket.remote_endpoint(error);
   if (error) return;  // gone already
   socket.set_option(tcp::no_delay(true), error);
+  socket.set_option(asio::socket_base::send_buffer_size(options_.limits.kernel_bytes), error);
   const std::string address = address_of(peer);
   const bool too_many = std::ssize(connections_) >= options_.limits.connections;
   if (too_many || (!address.empty() && per_address_[address] >= options_.limits.connections_per_address)) {

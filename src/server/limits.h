@@ -17,6 +17,7 @@ struct HttpLimits {
   int connections_per_address = 64;  // loopback is exempt: a proxy's clients all come from there
   int requests_per_connection = 100;
   size_t outbound_bytes = 1 << 20;  // of a stream, buffered for a client that reads too slowly
+  int kernel_bytes = 256 << 10;     // for a connection, in the kernel's buffer of what is to be sent
   std::chrono::milliseconds head_time{10'000};
   std::chrono::milliseconds body_time{30'000};
   std::chrono::milliseconds idle_time{60'000};   // between two requests of a connection
