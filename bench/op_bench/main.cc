@@ -16,9 +16,10 @@
 namespace ddtree::cuda {
 namespace {
 
-constexpr BenchVerb kVerbs[] = {{"experts", bench_experts}, {"dense", bench_dense}};
+constexpr BenchVerb kVerbs[] = {{"experts", bench_experts}, {"dense", bench_dense}, {"trees", bench_trees}};
 
-constexpr PresetShape kKimi{7168, 64, 1536, 512, 64, 128, 128, 384, 8, 2048, 2048, 18432, 163840, 6, 64, 8, 128, 8};
+constexpr PresetShape kKimi{
+    7168, 64, 1536, 512, 64, 128, 128, 384, 8, 2048, 2048, 18432, 163840, 6, 64, 8, 128, 8, {"trees", bench_trees}};
 constexpr PresetShape kKimiRank{7168, 8, 1536, 512, 64, 128, 128, 384, 8, 256, 256, 2304, 20480, 6, 8, 1, 128, 8};
 constexpr PresetShape kDemo{256, 4, 128, 512, 64, 128, 128, 32, 4, 128, 128, 768, 4096, 2, 4, 2, 64, 8};
 const std::map<std::string, PresetShape> kPresets = {

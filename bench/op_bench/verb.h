@@ -47,5 +47,6 @@ struct BenchVerb {
 
 Status bench_experts(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_dense(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
+Status bench_trees(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 
 }  // namespace ddtree::cuda
