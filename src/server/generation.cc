@@ -71,7 +71,7 @@ void Generation::make_choices() {
 // Events that come meanwhile wait for the mutex, so the reply's beginning is its beginning.
 void Generation::run() {
   const std::lock_guard lock(mutex_);
-  if (const Status status = submit_all(); !status.ok()) return fail(request_error(status.error()));
+  if (const Status status = submit_all(); !status.ok()) return fail(run_error(status.error()));
   if (plan_.options.stream) begin_stream();
 }
 
