@@ -16,10 +16,12 @@
 namespace ddtree::cuda {
 namespace {
 
-constexpr BenchVerb kVerbs[] = {{"experts", bench_experts}, {"dense", bench_dense}, {"trees", bench_trees}};
+constexpr BenchVerb kVerbs[] = {
+    {"experts", bench_experts}, {"dense", bench_dense},   {"head", bench_head},
+    {"trees", bench_trees},     {"attend", bench_attend}, {"draft_attend", bench_draft_attend},
+};
 
-constexpr PresetShape kKimi{
-    7168, 64, 1536, 512, 64, 128, 128, 384, 8, 2048, 2048, 18432, 163840, 6, 64, 8, 128, 8, {"trees", bench_trees}};
+constexpr PresetShape kKimi{7168, 64, 1536, 512, 64, 128, 128, 384, 8, 2048, 2048, 18432, 163840, 6, 64, 8, 128, 8};
 constexpr PresetShape kKimiRank{7168, 8, 1536, 512, 64, 128, 128, 384, 8, 256, 256, 2304, 20480, 6, 8, 1, 128, 8};
 constexpr PresetShape kDemo{256, 4, 128, 512, 64, 128, 128, 32, 4, 128, 128, 768, 4096, 2, 4, 2, 64, 8};
 const std::map<std::string, PresetShape> kPresets = {
@@ -75,7 +77,14 @@ int run(int argc, char** argv) {
   app.add_option("--rows", options.rows, "row counts, separated by commas")
       ->delimiter(',')
       ->check(CLI::Range(1, 65536));
-  app.add_option("--mode", options.modes, "modes of the experts, separated by commas; auto: what the engine uses")
+  app.add_option("--context", options.contexts, "context lengths of attention, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--streams", options.streams, "stream counts of attention, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--mode", options.modes,
+                 "modes of the experts, separated by commas; auto: what the engine uses; attention has auto and mma")
       ->delimiter(',');
   app.add_option("--check-rows", options.check_rows, "rows compared with the reference")->capture_default_str();
   app.add_option("--shared-bytes", options.shared_bytes, "shared memory a CTA may use, e.g. 101376 as on sm_120");

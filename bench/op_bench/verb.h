@@ -23,6 +23,8 @@ struct BenchOptions {
   std::string preset;
   PresetShape shape = {};
   std::vector<int32_t> rows;       // empty: each verb's own
+  std::vector<int32_t> contexts;   // of attention, likewise
+  std::vector<int32_t> streams;    // of attention, likewise
   std::vector<std::string> modes;  // of the experts' kernels: "auto" or names
   int32_t check_rows = 2;          // rows compared with the reference, per point
   int32_t shared_bytes = 0;        // shared memory a CTA may use; 0: what the device has
@@ -48,5 +50,8 @@ struct BenchVerb {
 Status bench_experts(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_dense(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_trees(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
+Status bench_head(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
+Status bench_attend(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
+Status bench_draft_attend(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 
 }  // namespace ddtree::cuda

@@ -19,8 +19,10 @@ namespace {
 
 constexpr int64_t kGuard = 4096;  // bytes before and after every output
 constexpr uint8_t kPoison = 0xff;
-constexpr int32_t kSmallShared = 101376;  // of sm_120
-constexpr int32_t kQueries = 97;          // different ones; a row's is number position mod 97
+// What a test runs: what the GPU has by itself, the portable kernel, and that with the shared memory of sm_120.
+enum class Kernel : uint8_t { kOwn, kPortable, kSmall };
+constexpr Kernel kKernels[] = {Kernel::kOwn, Kernel::kPortable, Kernel::kSmall};
+constexpr int32_t kQueries = 97;  // different ones; a row's is number position mod 97
 
 AttendSpec mla(int32_t heads) { return {AttendSpec::Mask::kTree, 0.3F, heads, 1, 576, 512, 0}; }
 AttendSpec gqa(int32_t heads, int32_t kv_heads, int32_t dim, AttendSpec::Mask mask, int32_t window = 0) {
@@ -87,10 +89,11 @@ class Cache {
   }
 
   // bf16 [rows, heads, v_dim], from poisoned buffers between guards.
-  std::vector<uint16_t> run(const std::vector<Rows>& segments, int32_t shared_bytes = 0, bool whole = false) const {
+  std::vector<uint16_t> run(const std::vector<Rows>& segments, Kernel kernel = Kernel::kOwn, bool whole = false) const {
     Result<AttendDevice> device = attend_device();
     EXPECT_TRUE(device.ok());
-    if (shared_bytes != 0) device->shared_bytes = shared_bytes;
+    if (kernel != Kernel::kOwn) device->wgmma = false;
+    if (kernel == Kernel::kSmall) device->shared_bytes = 101376;
     EXPECT_TRUE(check_attend_spec(spec_, *device).ok());
     std::vector<AttendSegment> table;
     std::vector<int32_t> position, kv_row;
@@ -260,10 +263,10 @@ constexpr double kMaxError = 5e-3;
 
 void expect_parity(const Cache& cache, const std::vector<Rows>& segments) {
   const std::vector<float> want = cache.reference(segments);
-  for (const int32_t shared : {0, kSmallShared})
+  for (const Kernel kernel : kKernels)
     for (const bool whole : {false, true}) {
-      SCOPED_TRACE("shared " + std::to_string(shared) + (whole ? ", whole tiles" : ""));
-      const std::vector<uint16_t> got = cache.run(segments, shared, whole);
+      SCOPED_TRACE("kernel " + std::to_string(static_cast<int>(kernel)) + (whole ? ", whole tiles" : ""));
+      const std::vector<uint16_t> got = cache.run(segments, kernel, whole);
       ASSERT_EQ(got.size(), want.size());
       const auto v = static_cast<size_t>(cache.spec().v_dim);
       double worst = 0;
@@ -327,7 +330,7 @@ TEST(Attention, Gqa) {
 // Outputs of plain decoding, by position.
 class Decoded {
  public:
-  explicit Decoded(const Cache& cache) : cache_(cache) {}
+  explicit Decoded(const Cache& cache, Kernel kernel = Kernel::kOwn) : cache_(cache), kernel_(kernel) {}
 
   void add(int32_t begin, int32_t end) {
     std::vector<Rows> segments;
@@ -338,7 +341,7 @@ class Decoded {
         positions.push_back(p);
       }
     if (segments.empty()) return;
-    const std::vector<uint16_t> out = cache_.run(segments);
+    const std::vector<uint16_t> out = cache_.run(segments, kernel_);
     const auto n = static_cast<size_t>(cache_.out_values());
     for (size_t i = 0; i < positions.size(); ++i)
       rows_[positions[i]].assign(out.begin() + static_cast<int64_t>(i * n),
@@ -351,13 +354,14 @@ class Decoded {
 
  private:
   const Cache& cache_;
+  Kernel kernel_;
   std::map<int32_t, std::vector<uint16_t>> rows_;
 };
 
 // The path nodes of trees over every context of [begin, end), all in one launch, against plain decoding.
 void expect_tree_bits(const Cache& cache, int32_t begin, int32_t end, int32_t depth, int32_t others,
-                      int32_t shared_bytes = 0, bool whole = false) {
-  Decoded decoded(cache);
+                      Kernel kernel = Kernel::kOwn, bool whole = false) {
+  Decoded decoded(cache, kernel);
   decoded.add(begin, end + depth);
   std::vector<Rows> segments;
   std::vector<TextTree> trees;
@@ -365,7 +369,7 @@ void expect_tree_bits(const Cache& cache, int32_t begin, int32_t end, int32_t de
     trees.push_back(text_tree(cache, context, depth, others, static_cast<uint64_t>(context)));
     segments.push_back(trees.back().segment);
   }
-  const std::vector<uint16_t> out = cache.run(segments, shared_bytes, whole);
+  const std::vector<uint16_t> out = cache.run(segments, kernel, whole);
   const auto n = static_cast<size_t>(cache.out_values());
   size_t row = 0, different = 0;
   int32_t first = -1;
@@ -386,7 +390,7 @@ TEST(Attention, NodesAreCommittedText) {
   for (const int32_t heads : {4, 8, 64}) {
     const Cache cache(mla(heads), 1200, 256, 11);
     for (int32_t begin = 0; begin < 192; begin += 32) expect_tree_bits(cache, begin, begin + 32, 16, 5);
-    expect_tree_bits(cache, 1000, 1064, 16, 30, 0, true);
+    expect_tree_bits(cache, 1000, 1064, 16, 30, Kernel::kOwn, true);
   }
 }
 
@@ -397,11 +401,12 @@ TEST(Attention, NodesOfLargeTreesAreCommittedText) {
   }
 }
 
-TEST(Attention, NodesAreCommittedTextWithLittleSharedMemory) {
+TEST(Attention, NodesAreCommittedTextInPortableKernels) {
   const Cache cache(mla(8), 400, 256, 13);
-  Decoded decoded(cache);
-  for (int32_t begin = 0; begin < 128; begin += 32) expect_tree_bits(cache, begin, begin + 32, 16, 5, kSmallShared);
-  expect_tree_bits(cache, 100, 104, 16, 100, kSmallShared);
+  expect_tree_bits(cache, 40, 136, 16, 5, Kernel::kPortable);
+  expect_tree_bits(cache, 100, 104, 16, 100, Kernel::kPortable);
+  for (int32_t begin = 0; begin < 128; begin += 32) expect_tree_bits(cache, begin, begin + 32, 16, 5, Kernel::kSmall);
+  expect_tree_bits(cache, 100, 104, 16, 100, Kernel::kSmall);
 }
 
 TEST(Attention, NodesAreCommittedTextAtEverySplitBorder) {
@@ -425,7 +430,7 @@ TEST(Attention, ChunksAreCommittedText) {
   std::mt19937 random(3);
   for (int i = 0; i < 4; ++i) {
     std::shuffle(segments.begin(), segments.end(), random);
-    const std::vector<uint16_t> out = cache.run(segments, 0, i % 2 == 1);
+    const std::vector<uint16_t> out = cache.run(segments, Kernel::kOwn, i % 2 == 1);
     const auto n = static_cast<size_t>(cache.out_values());
     size_t row = 0;
     for (const Rows& s : segments)
@@ -434,6 +439,16 @@ TEST(Attention, ChunksAreCommittedText) {
         ++row;
       }
   }
+}
+
+// Either kernel gives the same bits, with any tile height.
+TEST(Attention, KernelsAgree) {
+  const Cache cache(mla(8), 9000, 64, 18);
+  const std::vector<Rows> segments = {text_tree(cache, 8888, 9, 12, 1).segment, chunk(cache, 4090, 9),
+                                      chunk(cache, 700, 1)};
+  const std::vector<uint16_t> base = cache.run(segments);
+  EXPECT_EQ(cache.run(segments, Kernel::kPortable), base);
+  EXPECT_EQ(cache.run(segments, Kernel::kSmall), base);
 }
 
 // NaN in the keys of nodes that aren't ancestors changes nothing.

@@ -73,6 +73,26 @@ __device__ inline void barrier_wait(uint32_t bar, uint32_t parity) {
   } while (!done);
 }
 
+// --- clusters of CTAs ---
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+// All threads of all CTAs of the cluster.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// Arrives at the barrier that lies at `bar` in the shared memory of CTA `rank`.
+__device__ inline void barrier_arrive_at(uint32_t bar, uint32_t rank) {
+  asm volatile(
+      "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(bar),
+      "r"(rank)
+      : "memory");
+}
+
 // --- copies ---
 
 // Copies `bytes` (a multiple of 16) to shared memory; the barrier counts them.
@@ -87,6 +107,22 @@ __device__ inline void bulk_copy(uint32_t dst, const void* src, int bytes, uint3
 __device__ inline void copy_16(uint32_t dst, const void* src, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
 }
+// A box of a tensor (CUtensorMap) from the given column and row on, to shared memory; the barrier counts its bytes.
+__device__ inline void tensor_copy(uint32_t dst, const void* map, int column, int row, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          dst),
+      "l"(map), "r"(column), "r"(row), "r"(bar)
+      : "memory");
+}
+// The same into all CTAs of the cluster that `mask` names, at the same place and counted by the same barrier of each.
+__device__ inline void tensor_copy_to(uint16_t mask, uint32_t dst, const void* map, int column, int row, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3}], [%4], %5;" ::"r"(dst),
+      "l"(map), "r"(column), "r"(row), "r"(bar), "h"(mask)
+      : "memory");
+}
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // All but the last `Pending` groups.
 template <int Pending>
@@ -94,6 +130,10 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 __device__ inline void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Arrives at the barrier once this thread's copies so far are there.
+__device__ inline void copy_arrive(uint32_t bar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory");
+}
 __device__ inline uint64_t evict_first_policy() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
@@ -120,6 +160,11 @@ __device__ inline void discard_line(void* p) { asm volatile("discard.global.L2 [
 // Barrier `id` (1 … 15) of `threads` threads; 0 is __syncthreads().
 __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Counts this warp's threads in without waiting.
+__device__ inline void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // --- counters in global memory ---

@@ -1,8 +1,11 @@
 #include "backend/cuda/attention/attend.h"
 
+#include <cuda.h>
+
 #include <string>
 
 #include "backend/cuda/attention/attend_mma.cuh"
+#include "backend/cuda/attention/attend_wgmma.cuh"
 #include "backend/cuda/cuda_status.h"
 #include "backend/cuda/gpu.h"
 #include "backend/cuda/launch.cuh"
@@ -101,7 +104,7 @@ using Gqa64 = AttendConfig<64, 64, 64, 4>;
 using AttendKernel = void (*)(AttendKernelArgs);
 
 struct Variant {
-  AttendKernel kernel, fold;
+  AttendKernel kernel, fold;  // no kernel: wgmma
   int32_t tile_rows, v_dim, stages, shared_bytes;
 };
 
@@ -114,12 +117,64 @@ Variant variant_of(AttendKernel fold, int32_t shared_bytes) {
 bool is_latent(const AttendSpec& spec) { return spec.qk_dim != spec.v_dim; }
 
 Variant pick_variant(const AttendSpec& spec, const AttendDevice& device) {
+  if (is_latent(spec) && device.wgmma && kWgmmaShared <= device.shared_bytes)
+    return {nullptr, fold_kernel<kLatent>, WgmmaConfig::kRows, kLatent, 2, kWgmmaShared};
   if (is_latent(spec))
     return MlaTall::shared_bytes(2) <= device.shared_bytes
                ? variant_of<MlaTall>(fold_kernel<kLatent>, device.shared_bytes)
                : variant_of<MlaShort>(fold_kernel<kLatent>, device.shared_bytes);
   return spec.v_dim == 128 ? variant_of<Gqa128>(fold_kernel<128>, device.shared_bytes)
                            : variant_of<Gqa64>(fold_kernel<64>, device.shared_bytes);
+}
+
+// --- the cache as the copy engine sees it: boxes of 64 rows × 64 columns ---
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+Result<EncodeTiled> encode_tiled() {
+  static EncodeTiled found = nullptr;
+  if (found != nullptr) return found;
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  TRY(cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result),
+                  "cuTensorMapEncodeTiled"));
+  if (entry == nullptr || result != cudaDriverEntryPointSuccess)
+    return Error{Code::kUnsupported, "the GPU's driver has no cuTensorMapEncodeTiled; it needs to support CUDA 12.0"};
+  found = reinterpret_cast<EncodeTiled>(entry);
+  return found;
+}
+
+Result<CUtensorMap> cache_map(const AttendArgs& args, int32_t width) {
+  TRY_ASSIGN(const EncodeTiled encode, encode_tiled());
+  CUtensorMap map;
+  const cuuint64_t size[2] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(args.cache_rows)};
+  const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(width) * 2};
+  const cuuint32_t box[2] = {64, kChunkKeys}, step[2] = {1, 1};
+  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(args.cache), size, pitch,
+                                 box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    return Error{Code::kInvalidArgument, "attention: a cache of " + std::to_string(args.cache_rows) + " rows of " +
+                                             std::to_string(width) + " values: cuTensorMapEncodeTiled failed with " +
+                                             std::to_string(result)};
+  return map;
+}
+
+Status launch_wgmma(const AttendArgs& args, const AttendKernelArgs& a, const AttendPlan& plan, const std::string& what,
+                    cudaStream_t stream) {
+  TRY_ASSIGN(const CUtensorMap map, cache_map(args, a.width));
+  const dim3 grid(static_cast<unsigned>(round_up(plan.items, 2)));  // clusters of two
+  TRY(cuda_status(cudaFuncSetAttribute(attend_wgmma_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaShared),
+                  what));
+  return cuda_status(launch_after(attend_wgmma_kernel, grid, kWgmmaThreads, kWgmmaShared, stream, a, map), what);
+}
+
+Status launch_mma(const Variant& v, const AttendKernelArgs& a, const AttendPlan& plan, const std::string& what,
+                  cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(plan.items));
+  TRY(cuda_status(cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes),
+                  what));
+  return cuda_status(launch_after(v.kernel, grid, kAttendThreads, plan.shared_bytes, stream, a), what);
 }
 
 int64_t partial_bytes(const AttendPlan& plan, const Variant& v) {
@@ -130,7 +185,10 @@ int64_t partial_bytes(const AttendPlan& plan, const Variant& v) {
 
 Result<AttendDevice> attend_device() {
   TRY_ASSIGN(const Gpu gpu, current_gpu());
-  return AttendDevice{gpu.sms, gpu.shared_bytes};
+  int id = 0, major = 0;
+  TRY(cuda_status(cudaGetDevice(&id), "cudaGetDevice"));
+  TRY(cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id), "compute capability"));
+  return AttendDevice{gpu.sms, gpu.shared_bytes, major == 9};
 }
 
 Status check_attend_spec(const AttendSpec& spec, const AttendDevice& device) {
@@ -205,11 +263,7 @@ Status run_attend(const AttendSpec& spec, const AttendPlan& plan, const AttendAr
 
   const std::string what = "attention, " + std::to_string(args.rows) + " rows, " + std::to_string(spec.heads) +
                            " heads, " + std::to_string(plan.items) + " items";
-  TRY(cuda_status(cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes),
-                  what));
-  TRY(cuda_status(
-      launch_after(v.kernel, dim3(static_cast<unsigned>(plan.items)), kAttendThreads, plan.shared_bytes, stream, a),
-      what));
+  TRY(v.kernel == nullptr ? launch_wgmma(args, a, plan, what, stream) : launch_mma(v, a, plan, what, stream));
   if (plan.whole) return {};
   const auto blocks = static_cast<unsigned>(ceil_div(int64_t{args.rows} * spec.heads * (v.v_dim / 4), kFoldThreads));
   return cuda_status(launch_after(v.fold, dim3(blocks), kFoldThreads, 0, stream, a), "folding of " + what);

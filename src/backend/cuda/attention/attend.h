@@ -20,6 +20,7 @@ namespace ddtree::cuda {
 struct AttendDevice {
   int32_t sms = 0;
   int32_t shared_bytes = 0;  // a CTA may use
+  bool wgmma = false;        // sm_90
 };
 
 // Of the current device.

@@ -1,0 +1,273 @@
+// What:    attend_mma.cuh's attention for MLA (512 + 64), by wgmma; the bits are the same (docs/kernels/attention.md)
+// Mapping: a CTA an item; two warpgroups of consumers and a warp that copies. Both hold 64 rows of O, each half of its
+//          512 columns, and add every chunk's values; of two neighbouring chunks each computes the scores and weights
+//          of one, while the other's products run. Weights go to the partner through shared memory, as do maxima. Two
+//          CTAs whose tiles share a split form a cluster and fetch every chunk once: each brings one half of it, for
+//          both.
+// Bound:   an SM takes a chunk × 64 rows in 2176 cycles of its tensor cores, its 73,728 bytes in about 2000
+// Seen:    bench/results/h200/attend*.json
+// Limits:  sm_90, 227 KB of shared memory
+//
+// Last chunks, with keys of the batch: AttendTile's, by mma.sync.
+#pragma once
+
+#include <cuda.h>
+
+#include "backend/cuda/attention/attend_device.cuh"
+#include "backend/cuda/wgmma.cuh"
+
+namespace ddtree::cuda {
+
+using WgmmaConfig = AttendConfig<576, 512, 0, 4>;
+
+inline constexpr int kWgmmaThreads = kAttendThreads + 128;
+inline constexpr int kWgmmaBars = WgmmaConfig::shared_bytes(2);  // full [2], empty [2][2 halves]
+inline constexpr int kWgmmaShared = kWgmmaBars + 64;
+inline constexpr int kWeightsReady = 2;  // named barriers kWeightsReady + warpgroup
+inline constexpr int kHalfSubs = 4;      // 64-column tiles of a chunk's left half: V's columns of warpgroup 0
+
+// What an item's warps agree on.
+struct ChunkStream {
+  uint32_t bars;  // shared address of the barriers
+  bool pair;      // the cluster's CTAs fetch for each other
+  uint32_t rank;  // in the cluster
+  int32_t done;   // chunks so far: their parity is the stage and the warpgroup that scores them
+
+  __device__ uint32_t full(int stage) const { return bars + stage * 8; }
+  __device__ uint32_t empty(int stage, int half) const { return bars + 16 + (stage * 2 + half) * 8; }
+  __device__ void init() const {
+    for (int stage = 0; stage < 2; ++stage) {
+      barrier_init(full(stage), 1);
+      for (int half = 0; half < 2; ++half) barrier_init(empty(stage, half), pair ? 8 : 4);  // warps
+    }
+    barrier_init_fence();
+  }
+  // A warp of `half` is done with the chunk.
+  __device__ void release(int chunk, int half) const {
+    if (threadIdx.x % 32 != 0) return;
+    if (pair)
+      barrier_arrive_at(empty(chunk % 2, half), static_cast<uint32_t>(half));
+    else
+      barrier_arrive(empty(chunk % 2, half));
+  }
+};
+
+// Chunks of a split: [begin, committed) by wgmma, [committed, end) with keys of the batch.
+struct SplitChunks {
+  int begin, committed, end;
+  __device__ SplitChunks(const AttendItem& item, int split, int tile_limit) {
+    const int per_split = split_keys(item.bucket) / kChunkKeys;
+    begin = split * per_split;
+    end = min((split + 1) * per_split, div_up(tile_limit, kChunkKeys));
+    committed = max(begin, min(end, item.segment.context / kChunkKeys));
+  }
+};
+
+__device__ inline void copy_chunks(const AttendKernelArgs& a, const AttendItem& item, const void* map,
+                                   ChunkStream stream, uint32_t ring, int tile_limit) {
+  for (int split = item.first_split; split < item.end_split; ++split) {
+    const SplitChunks chunks(item, split, tile_limit);
+    for (int chunk = chunks.begin; chunk < chunks.committed; ++chunk, ++stream.done) {
+      const int page_row = a.pages[item.segment.first_page + chunk] * kChunkKeys;
+      const int stage = stream.done % 2, use = stream.done / 2;
+      bool armed = false;
+      for (int half = 0; half < 2; ++half) {
+        if (stream.pair && half != static_cast<int>(stream.rank)) continue;
+        if (use > 0) barrier_wait(stream.empty(stage, half), (use - 1) & 1);
+        if (!armed) barrier_arrive_expect(stream.full(stage), WgmmaConfig::kStageBytes);
+        armed = true;
+        const int begin = half * kHalfSubs, end = half == 0 ? kHalfSubs : WgmmaConfig::kSubs;
+        for (int sub = begin; sub < end; ++sub) {
+          const uint32_t to = ring + stage * WgmmaConfig::kStageBytes + sub * kSubBytes;
+          if (stream.pair)
+            tensor_copy_to(3, to, map, sub * 64, page_row, stream.full(stage));
+          else
+            tensor_copy(to, map, sub * 64, page_row, stream.full(stage));
+        }
+      }
+    }
+  }
+}
+
+// One warpgroup's part in the committed chunks of a split.
+struct WgmmaConsumer {
+  using C = WgmmaConfig;
+  AttendTile<C>& tile;
+  ChunkStream& stream;
+  int wg;  // the half of V's columns too
+
+  // O += P · V of the stage, in flight afterwards.
+  __device__ __forceinline__ void add_values(const uint32_t (&p)[4][4], int stage) {
+    const uint32_t v = tile.base + C::kRing + stage * C::kStageBytes + wg * kHalfSubs * kSubBytes;
+#pragma unroll
+    for (int b = 0; b < 4; ++b) mma_m16n8k16(tile.sum, p[b], kOnes, kOnes, tile.sum);
+    wgmma_fence();
+#pragma unroll
+    for (int b = 0; b < 4; ++b)
+      wgmma_m64n256k16(tile.o, p[b], wgmma_swizzled_descriptor(v + b * 2048, 1024, kSubBytes));
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void score(float (&s)[8][4], int stage) const {
+    const uint32_t q = tile.base, k = tile.base + C::kRing + stage * C::kStageBytes;
+    const uint64_t qd = wgmma_swizzled_descriptor(q, 1024, 16), kd = wgmma_swizzled_descriptor(k, 1024, 16);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < C::kQk / 16; ++step) {
+      const int offset = (step / 4 * kSubBytes + step % 4 * 32) >> 4;
+      wgmma_m64n64k16(s, qd + offset, kd + offset, step > 0);
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ float* maxima(int stage) const {
+    return reinterpret_cast<float*>(tile.smem + C::kMax) + stage * C::kRows + tile.mg * 16 + tile.lane / 4;
+  }
+
+  // O, and its sums, onto the new maxima.
+  __device__ __forceinline__ void rise(const float (&next)[2]) {
+    float keep[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float offset = next[h] == kNone ? 0.f : __fmul_rn(next[h], tile.a.scale_log2);
+      keep[h] = exp2_approx(__fsub_rn(__fmul_rn(tile.top[h], tile.a.scale_log2), offset));
+      tile.top[h] = next[h];
+    }
+    tile.rescale(keep);
+  }
+
+  // The partner's chunk: its weights, our columns.
+  __device__ __forceinline__ void follow(int chunk) {
+    const int stage = chunk % 2;
+    barrier_wait(stream.full(stage), chunk / 2 & 1);
+    named_barrier(kWeightsReady + 1 - wg, kAttendThreads);
+    uint32_t p[4][4];
+#pragma unroll
+    for (int b = 0; b < 4; ++b) tile.load_weights(p[b], b);
+    const float next[2] = {maxima(stage)[0], maxima(stage)[8]};
+    rise(next);
+    add_values(p, stage);
+  }
+
+  // Our chunk: scores, weights for both, our columns. `before`: the chunk whose values are in flight; −1: none.
+  __device__ __forceinline__ void lead(int chunk, int before) {
+    const int stage = chunk % 2;
+    float s[8][4];
+    barrier_wait(stream.full(stage), chunk / 2 & 1);
+    score(s, stage);
+    if (before >= 0) {
+      wgmma_wait<1>();
+      wgmma_settle(tile.o);
+      stream.release(before, wg);
+    }
+    wgmma_wait<0>();
+    wgmma_settle(s);
+    float next[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float m = tile.top[h];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) m = fmaxf(m, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+      next[h] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+      if (tile.lane % 4 == 0) maxima(stage)[8 * h] = next[h];
+    }
+    uint32_t p[4][4];
+    weigh(p, s, next);
+    named_barrier_arrive(kWeightsReady + wg, kAttendThreads);
+    rise(next);
+    add_values(p, stage);
+  }
+
+  // Weights, as A fragments here and for the partner in shared memory.
+  __device__ __forceinline__ void weigh(uint32_t (&p)[4][4], const float (&s)[8][4], const float (&next)[2]) const {
+    const int row = tile.mg * 16 + tile.lane / 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float offset = next[h] == kNone ? 0.f : __fmul_rn(next[h], tile.a.scale_log2);
+      uint8_t* to = tile.smem + C::kP + (row + 8 * h) * 128 + tile.lane % 4 * 4;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t pair = pack_bf16_pair(exp2_approx(fmaf(s[j][2 * h], tile.a.scale_log2, -offset)),
+                                             exp2_approx(fmaf(s[j][2 * h + 1], tile.a.scale_log2, -offset)));
+        p[j / 2][j % 2 * 2 + h] = pair;
+        *reinterpret_cast<uint32_t*>(to + (j ^ (tile.lane / 4)) * 16) = pair;
+      }
+    }
+  }
+
+  // All n of them; nothing is in flight before or after.
+  __device__ __forceinline__ void run(int n) {
+    const int end = stream.done + n;
+    int chunk = stream.done;
+    stream.done = end;
+    if (chunk >= end) return;
+    if (chunk % 2 == wg) {
+      lead(chunk, -1);
+      ++chunk;
+    }
+    for (; chunk < end; chunk += 2) {
+      wgmma_wait<0>();
+      wgmma_settle(tile.o);
+      if (chunk > end - n) stream.release(chunk - 1, wg);
+      follow(chunk);
+      if (chunk + 1 < end) lead(chunk + 1, chunk);
+    }
+    wgmma_wait<0>();
+    wgmma_settle(tile.o);
+    stream.release(end - 1, wg);
+  }
+};
+
+__device__ inline int item_limit(const AttendKernelArgs& a, const AttendItem& item) {
+  const int lane = threadIdx.x % 32;
+  const int keys = lane < item.nodes ? a.position[item.segment.first_row + item.node0 + lane] + 1 : 0;
+  return __reduce_max_sync(~0u, keys > 0 && bucket_of(keys) == item.bucket ? keys : 0);
+}
+
+__global__ void __launch_bounds__(kWgmmaThreads, 1) __cluster_dims__(2, 1, 1)
+    attend_wgmma_kernel(const __grid_constant__ AttendKernelArgs a, const __grid_constant__ CUtensorMap map) {
+  using C = WgmmaConfig;
+  extern __shared__ __align__(1024) uint8_t smem[];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  AttendItem item, other;
+  const bool found = find_item(a, static_cast<int>(blockIdx.x), item);
+  const bool beside = find_item(a, static_cast<int>(blockIdx.x ^ 1), other);
+  const int limit = found ? item_limit(a, item) : 0;
+  // Both CTAs come to the same answer.
+  const bool pair = found && beside && item.segment.first_row == other.segment.first_row &&
+                    item.bucket == other.bucket && item.first_split == other.first_split && limit > 0 &&
+                    item_limit(a, other) > 0;
+  if (limit == 0) return;
+  ChunkStream stream{shared_address(smem + kWgmmaBars), pair, cluster_rank(), 0};
+  if (threadIdx.x == 0) stream.init();
+  __syncthreads();
+  if (pair) cluster_sync();
+
+  if (threadIdx.x >= kAttendThreads) {
+    lower_registers<24>();
+    if (threadIdx.x == kAttendThreads) copy_chunks(a, item, &map, stream, shared_address(smem + C::kRing), limit);
+    __syncwarp();
+  } else {
+    raise_registers<240>();
+    AttendTile<C> tile(a, item, smem, threadIdx.x / 32);
+    tile.find_rows();
+    tile.load_queries();
+    copy_wait_all();
+    proxy_fence();
+    tile.sync();
+    WgmmaConsumer consumer{tile, stream, tile.ng};
+    for (int split = item.first_split; split < item.end_split; ++split) {
+      const SplitChunks chunks(item, split, limit);
+      if (chunks.begin >= chunks.end) break;
+      tile.begin_split();
+      consumer.run(chunks.committed - chunks.begin);
+      for (int chunk = chunks.committed; chunk < chunks.end; ++chunk) tile.batch_chunk(chunk);
+      tile.end_split(split);
+    }
+  }
+  if (pair) cluster_sync();
+}
+
+}  // namespace ddtree::cuda
