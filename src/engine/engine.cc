@@ -40,6 +40,19 @@ void Engine::cancel(RequestId id) {
   wake_.notify_one();
 }
 
+EngineLoad Engine::load() const {
+  const std::lock_guard lock(mutex_);
+  EngineLoad load = load_;
+  load.waiting += static_cast<int32_t>(submits_.size());
+  return load;
+}
+
+EngineLoad Engine::measure() {
+  const Scheduler& scheduler = core_->scheduler();
+  return {scheduler.running(), scheduler.waiting(), core_->pages(),
+          core_->free_pages(), core_->totals(),     std::chrono::steady_clock::now()};
+}
+
 void Engine::loop() {
   while (take_commands(core_->idle())) core_->step();
   core_->cancel_all();
@@ -53,6 +66,7 @@ bool Engine::take_commands(bool wait) {
   bool go_on;
   {
     std::unique_lock lock(mutex_);
+    load_ = measure();
     if (wait) wake_.wait(lock, [this] { return stop_ || !submits_.empty() || !cancels_.empty(); });
     submits.swap(submits_);
     cancels.swap(cancels_);
@@ -60,6 +74,8 @@ bool Engine::take_commands(bool wait) {
   }
   for (Submit& submit : submits) execute(submit);
   for (RequestId id : cancels) core_->cancel(id);  // after the submits: a cancelled request may be among them
+  const std::lock_guard lock(mutex_);
+  load_ = measure();
   return go_on;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,16 @@
 
 namespace ddtree {
 
+// What an engine is doing, as of the beginning of the step that runs, or of its last rest.
+struct EngineLoad {
+  int32_t running = 0, waiting = 0;   // requests
+  int32_t pages = 0, free_pages = 0;  // those that only the prefix cache holds are free
+  StepTotals totals;
+  std::chrono::steady_clock::time_point since;  // when that was
+
+  bool busy() const { return running + waiting > 0; }
+};
+
 class Engine {
  public:
   explicit Engine(std::unique_ptr<EngineCore> core);
@@ -24,6 +35,8 @@ class Engine {
   Result<RequestId> submit(Request request, EventSink sink);
   // Thread-safe; takes effect before the next step. Unknown ids are ignored.
   void cancel(RequestId id);
+  // Thread-safe.
+  EngineLoad load() const;
 
  private:
   static constexpr size_t kMaxSubmits = 4096;  // not yet taken over by the engine's thread
@@ -37,13 +50,15 @@ class Engine {
   void loop();
   bool take_commands(bool wait);
   void execute(Submit& submit);
+  EngineLoad measure();
 
   std::unique_ptr<EngineCore> core_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Submit> submits_;     // guarded by mutex_
   std::vector<RequestId> cancels_;  // guarded by mutex_; each at most once, and none may be lost
   bool stop_ = false;               // guarded by mutex_
+  EngineLoad load_;                 // guarded by mutex_
   std::atomic<RequestId> next_id_{1};
   std::thread thread_;  // last: it uses all of the above
 };

@@ -76,6 +76,30 @@ TEST_F(EngineTest, ManyCallersGetTheirOwnTexts) {
   for (std::thread& caller : callers) caller.join();
 }
 
+TEST_F(EngineTest, SaysWhatItIsDoing) {
+  const auto engine = this->engine(4);
+  Inbox inbox;
+  std::vector<EngineLoad> seen;
+  Request watched = request(7, 20);
+  watched.stops = [&](int32_t) {
+    seen.push_back(engine->load());
+    return false;
+  };
+  ASSERT_TRUE(engine->submit(watched, inbox.sink()).ok());
+  inbox.wait();
+  ASSERT_EQ(seen.size(), 20u);
+  EXPECT_EQ(seen.back().running, 1);
+  EXPECT_EQ(seen.back().waiting, 0);
+  EXPECT_EQ(seen.back().pages, 64);
+  EXPECT_EQ(seen.back().free_pages, 63);
+  EXPECT_GT(seen.back().totals.steps, 1);
+  EXPECT_GE(seen.back().since, seen.front().since);
+  EngineLoad rest = engine->load();
+  while (rest.busy()) rest = engine->load();
+  EXPECT_EQ(rest.free_pages, 64);
+  EXPECT_GT(rest.totals.steps, seen.back().totals.steps);
+}
+
 TEST_F(EngineTest, EndingItEndsEveryRequestOnce) {
   std::vector<Inbox> inboxes(20);
   {
