@@ -72,6 +72,9 @@ Status launch_rows(const GemmWeights& w, const Gpu& gpu, const GemmArgs& args, i
   const KernelChoice k = kernel_of(tile);
   TRY(cuda_status(cudaFuncSetAttribute(k.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes),
                   what));
+  TRY(cuda_status(
+      cudaFuncSetAttribute(k.kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+      what));
   return cuda_status(
       launch_after(k.kernel, dim3(static_cast<unsigned>(plan.grid)), k.threads, plan.shared_bytes, stream, a), what);
 }

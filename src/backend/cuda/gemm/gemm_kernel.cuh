@@ -34,12 +34,14 @@ struct GemmKernelArgs {
   int32_t weight_blocks, input_blocks, stage_bytes, ring_stages, ring_offset;
 };
 
+inline constexpr int kInputWarps = 3;
+
 template <int Groups, int Warps>
 struct GemmConfig {
   static constexpr int kGroups = Groups, kRows = 8 * Groups;  // batch rows of a tile
   static constexpr int kWarps = Warps, kTeams = Warps / 4;    // a team of four warps has two atoms
   static constexpr int kAtoms = 2 * kTeams;
-  static constexpr int kThreads = (Warps + 2) * 32;
+  static constexpr int kThreads = (Warps + 1 + kInputWarps) * 32;
 };
 
 inline constexpr int kConsumerBarrier = 1;
@@ -368,23 +370,28 @@ __device__ __forceinline__ void stream_gemm_weights(const GemmKernelArgs& a, Gem
   });
 }
 
+// Eight threads copy the 128 bytes that a row has of a K block. One bulk copy a row would take about 130 cycles each.
 template <class C>
 __device__ __forceinline__ void bring_inputs(const GemmKernelArgs& a, GemmRing& ring) {
-  const int lane = threadIdx.x % 32, pitch = a.input_blocks * (kGemmBlockK * 2) + 16;
-  const uint64_t policy = evict_last_policy();
+  constexpr int kStep = kInputWarps * 32 / 8;  // rows that the warps copy at a time
+  const int helper = threadIdx.x - (C::kWarps + 1) * 32, row = helper / 8,
+            pitch = a.input_blocks * (kGemmBlockK * 2) + 16;
+  const uint32_t place = a.weight_blocks * kGemmBlockBytes + row * pitch + helper % 8 * 16;
   for_each_gemm_unit<C>(a, [&](const GemmUnit& u) {
-    const int64_t first = a.first_row + u.column_tile * C::kRows;
-    const bf16* x = a.x + (first + lane) * a.x_stride + u.group * a.x_group;
+    const int64_t first = a.first_row + u.column_tile * C::kRows + row;
+    const bf16* x = a.x + first * a.x_stride + u.group * a.x_group + helper % 8 * 8;
     for (int k = u.k_begin; k < u.k_end; k += u.side) {
-      const int bytes = min(u.side, u.k_end - k) * (kGemmBlockK * 2);
+      const int blocks = min(u.side, u.k_end - k);
       barrier_wait(ring.empty(), ring.parity ^ 1);
-      if (lane == 0) barrier_arrive_expect(ring.full(), u.count * bytes);
-      __syncwarp();
-      const uint32_t to = ring.data() + a.weight_blocks * kGemmBlockBytes + lane * pitch;
+      const uint32_t to = ring.data() + place;
 #pragma unroll
-      for (int i = 0; i < C::kRows; i += 32)
-        if (i + lane < u.count)
-          bulk_copy(to + i * pitch, x + i * a.x_stride + k * kGemmBlockK, bytes, ring.full(), policy);
+      for (int i = 0; i < C::kRows; i += kStep) {
+        if (i + row >= u.count) break;
+        const bf16* from = x + i * a.x_stride + k * kGemmBlockK;
+        for (int block = 0; block < blocks; ++block)
+          copy_16(to + i * pitch + block * (kGemmBlockK * 2), from + block * kGemmBlockK, true);
+      }
+      copy_arrive(ring.full());
       ring.next();
     }
   });
@@ -397,7 +404,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) gemm_kernel(const __grid_const
   GemmRing ring{shared_address(smem + a.ring_offset), shared_address(smem), a.ring_stages, a.stage_bytes};
   if (threadIdx.x == 0) {
     for (int s = 0; s < a.ring_stages; ++s) {
-      barrier_init(ring.bars + s * 16, 2);  // full: weights and inputs
+      barrier_init(ring.bars + s * 16, 1 + kInputWarps * 32);  // full: weights, and each thread's inputs
       barrier_init(ring.bars + s * 16 + 8, C::kWarps);
     }
     barrier_init_fence();
