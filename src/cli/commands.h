@@ -9,6 +9,7 @@ namespace ddtree {
 
 void add_run(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
+void add_serve(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_tokenize(CLI::App& app, int& exit_code);
 void add_estimate(CLI::App& app, int& exit_code);

@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   ddtree::add_run(app, exit_code);
   ddtree::add_verify(app, exit_code);
+  ddtree::add_serve(app, exit_code);
   ddtree::add_inspect(app, exit_code);
   ddtree::add_tokenize(app, exit_code);
   ddtree::add_estimate(app, exit_code);

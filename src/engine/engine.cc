@@ -49,8 +49,8 @@ EngineLoad Engine::load() const {
 
 EngineLoad Engine::measure() {
   const Scheduler& scheduler = core_->scheduler();
-  return {scheduler.running(), scheduler.waiting(), core_->pages(),
-          core_->free_pages(), core_->totals(),     std::chrono::steady_clock::now()};
+  return {scheduler.running(),   scheduler.waiting(), core_->pages(),
+          core_->unused_pages(), core_->totals(),     std::chrono::steady_clock::now()};
 }
 
 void Engine::loop() {

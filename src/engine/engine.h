@@ -17,8 +17,8 @@ namespace ddtree {
 
 // What an engine is doing, as of the beginning of the step that runs, or of its last rest.
 struct EngineLoad {
-  int32_t running = 0, waiting = 0;   // requests
-  int32_t pages = 0, free_pages = 0;  // those that only the prefix cache holds are free
+  int32_t running = 0, waiting = 0;     // requests
+  int32_t pages = 0, unused_pages = 0;  // what the prefix cache keeps is in use
   StepTotals totals;
   std::chrono::steady_clock::time_point since;  // when that was
 

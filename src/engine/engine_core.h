@@ -45,6 +45,7 @@ class EngineCore {
   const StepTotals& totals() const { return step_->totals(); }
   int32_t free_pages() const { return scheduler_.available_pages(); }  // those of the prefix cache included
   int32_t pages() { return cache_.pool().size(); }
+  int32_t unused_pages() { return cache_.pool().free_pages(); }  // those of the prefix cache not included
   int32_t max_context() const { return context_; }
 
  private:

@@ -91,12 +91,12 @@ TEST_F(EngineTest, SaysWhatItIsDoing) {
   EXPECT_EQ(seen.back().running, 1);
   EXPECT_EQ(seen.back().waiting, 0);
   EXPECT_EQ(seen.back().pages, 64);
-  EXPECT_EQ(seen.back().free_pages, 63);
+  EXPECT_EQ(seen.back().unused_pages, 63);
   EXPECT_GT(seen.back().totals.steps, 1);
   EXPECT_GE(seen.back().since, seen.front().since);
   EngineLoad rest = engine->load();
   while (rest.busy()) rest = engine->load();
-  EXPECT_EQ(rest.free_pages, 64);
+  EXPECT_EQ(rest.unused_pages, 64);
   EXPECT_GT(rest.totals.steps, seen.back().totals.steps);
 }
 
