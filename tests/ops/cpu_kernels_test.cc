@@ -10,6 +10,7 @@
 #include "backend/cpu/head.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/pack.h"
+#include "backend/cpu/rank_key.h"
 #include "backend/cpu/rope.h"
 #include "ops/weight_maker.h"
 
@@ -186,8 +187,8 @@ TEST(CpuTopK, IsTheHeadOfASort) {
       std::ranges::stable_sort(
           order, [&](int32_t a, int32_t b) { return std::isnan(v[b]) ? !std::isnan(v[a]) : v[a] > v[b]; });
       for (int64_t i = 0; i < k; ++i) {
-        ASSERT_EQ(cpu::TopK::index(keys[i]), order[i]) << kernels->name << ", round " << round;
-        const float value = cpu::TopK::value(keys[i]);
+        ASSERT_EQ(cpu::rank_index(keys[i]), order[i]) << kernels->name << ", round " << round;
+        const float value = cpu::rank_value(keys[i]);
         ASSERT_TRUE(value == v[order[i]] || (std::isnan(value) && std::isnan(v[order[i]])));
       }
     }

@@ -309,11 +309,13 @@ void Attention::open(Running& running, int32_t query, float* out, int64_t dims) 
 // Where the pass's keys (or values, by `column`) are.
 const float* const* Attention::list_rows(const Call& call, const Pass& p, int64_t column, Thread& thread) {
   const Segment& s = *p.tile.segment;
+  const float* base = call.cache.as<float>() + column;
+  const int64_t stride = call.cache.row_stride;
   for (int32_t place = p.begin; place < p.end; ++place) {
     const int64_t row = place < s.context
                             ? int64_t{s.pages[static_cast<size_t>(place / kPageRows)]} * kPageRows + place % kPageRows
                             : p.keys.own[place - s.context];
-    thread.rows[place - p.begin] = call.cache.row<float>(row) + column;
+    thread.rows[place - p.begin] = base + row * stride;
   }
   return thread.rows;
 }

@@ -95,6 +95,7 @@ void GemmRunner::gate_up(std::span<const GemmJob> jobs, Part part) {
 }
 
 void GemmRunner::down(std::span<const DownJob> jobs, Rows out, int64_t rows, Part part) {
+  if (rows == 0) return;
   const PackedMatrix& first = *jobs[0].w;
   Thread& t = threads_[static_cast<size_t>(part.index)];
   const int64_t begin = part.begin(first.panels()), end = part.end(first.panels());

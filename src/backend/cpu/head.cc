@@ -1,33 +1,14 @@
 #include "backend/cpu/head.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
 
+#include "backend/cpu/rank_key.h"
 #include "base/checked.h"
 
 namespace ddtree::cpu {
-
-namespace {
-
-constexpr uint32_t kSign = 0x80000000u;
-
-// Floats as unsigned numbers of the same order; NaN below all of them, −0 as +0.
-uint64_t make_key(float v, int32_t index) {
-  const uint32_t bits = std::bit_cast<uint32_t>(v + 0.0f);
-  const uint32_t order = std::isnan(v) ? 0 : (bits & kSign) != 0 ? ~bits : bits | kSign;
-  return static_cast<uint64_t>(order) << 32 | ~static_cast<uint32_t>(index);
-}
-
-}  // namespace
-
-float TopK::value(uint64_t key) {
-  const auto order = static_cast<uint32_t>(key >> 32);
-  if (order == 0) return std::numeric_limits<float>::quiet_NaN();
-  return std::bit_cast<float>((order & kSign) != 0 ? order & ~kSign : ~order);
-}
 
 void TopK::reset(int64_t k) {
   k_ = k;
@@ -49,12 +30,12 @@ void TopK::add(const KernelTable& kernels, const float* v, int32_t first_index, 
 void TopK::add_part(const KernelTable& kernels, const float* v, int32_t first_index, int64_t n) {
   uint64_t* key = keys_.data() + size_;
   if (open_) {
-    for (int32_t i = 0; i < n; ++i) key[i] = make_key(v[i], first_index + i);
+    for (int32_t i = 0; i < n; ++i) key[i] = rank_key(v[i], first_index + i);
     size_ += n;
   } else {
     int32_t candidate[kBlock];
     const int64_t found = kernels.select_greater(v, n, threshold_, candidate);
-    for (int64_t i = 0; i < found; ++i) key[i] = make_key(v[candidate[i]], first_index + candidate[i]);
+    for (int64_t i = 0; i < found; ++i) key[i] = rank_key(v[candidate[i]], first_index + candidate[i]);
     size_ += found;
   }
   if (open_ || size_ >= 2 * k_ + kSlack) keep_best();
@@ -64,7 +45,7 @@ void TopK::keep_best() {
   if (size_ <= k_) return;
   std::nth_element(keys_.begin(), keys_.begin() + k_ - 1, keys_.begin() + size_, std::greater<>());
   size_ = k_;
-  threshold_ = value(keys_[static_cast<size_t>(k_ - 1)]);
+  threshold_ = rank_value(keys_[static_cast<size_t>(k_ - 1)]);
   open_ = std::isnan(threshold_);
 }
 
@@ -134,8 +115,8 @@ void Head::merge_row(const HeadResult& out, int64_t row, int64_t blocks, std::ve
   CHECK_LE(k, static_cast<int64_t>(keys.size()));
   std::partial_sort(keys.begin(), keys.begin() + k, keys.end(), std::greater<>());
   for (int64_t i = 0; i < k; ++i) {
-    out.top_value.row<float>(row)[i] = TopK::value(keys[static_cast<size_t>(i)]);
-    out.top_id.row<int32_t>(row)[i] = TopK::index(keys[static_cast<size_t>(i)]);
+    out.top_value.row<float>(row)[i] = rank_value(keys[static_cast<size_t>(i)]);
+    out.top_id.row<int32_t>(row)[i] = rank_index(keys[static_cast<size_t>(i)]);
   }
   const float* max = max_.data() + row * blocks;
   const float* sum = sum_.data() + row * blocks;

@@ -9,8 +9,7 @@
 
 namespace ddtree::cpu {
 
-// The k largest of a sequence of values with their indices, as keys that order like the results: value descending,
-// equal ones by ascending index, NaN last.
+// The k largest of a sequence of values with their indices, as rank_key()s.
 class TopK {
  public:
   static constexpr int64_t kBlock = 256;  // most values in one add
@@ -20,9 +19,6 @@ class TopK {
   void add(const KernelTable& kernels, const float* v, int32_t first_index, int64_t n);
   // The kept keys, at most k, in no order.
   std::span<const uint64_t> keys();
-
-  static float value(uint64_t key);
-  static int32_t index(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 
  private:
   static constexpr int64_t kSlack = 4;  // a small k is not worth a look at every new value

@@ -12,8 +12,8 @@ namespace ddtree::cpu {
 class Router {
  public:
   struct Scratch {  // one per thread
-    std::vector<float> biased, group_score;
-    std::vector<int32_t> experts, groups;
+    std::vector<float> biased;
+    std::vector<uint64_t> experts, groups;  // rank_key()s
   };
 
   // `bias` [experts] takes part in the selection only; empty: none.

@@ -48,13 +48,19 @@ struct Avx512Vec {
     const __m256i half = _mm256_loadu_si256(static_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
-  // A permutation reads only the four low bits of each index: no mask is needed.
+  // A permutation reads only the low bits of each index: no mask is needed. One shift serves two nibbles: of 32-bit
+  // lanes the lower one is the index, of 16-bit lanes the upper half's is, which looks the BF16 up that is the float's.
   struct Nibbles {
     Bits word;
     template <int I>
     Float get() const {
-      return _mm512_permutexvar_ps(I == 0 ? word : _mm512_srli_epi32(word, 4 * I),
-                                   _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
+      const Bits index = I % 4 == 0 ? word : _mm512_srli_epi32(word, 4 * (I % 4));
+      if constexpr (I < 4)
+        return _mm512_permutexvar_ps(index, _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
+      constexpr int64_t k0 = 0xc0a0c0c0c0e0c100, k4 = 0xbf80c000c040c080, k8 = 0x404040003f800000,
+                        k12 = 0x40e040c040a04080;
+      return _mm512_castsi512_ps(
+          _mm512_maskz_permutexvar_epi16(0xaaaaaaaa, index, _mm512_setr_epi64(k0, k4, k8, k12, k0, k4, k8, k12)));
     }
   };
   static Nibbles nibbles(const void* p) { return {load_bits(p)}; }
