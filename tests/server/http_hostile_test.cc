@@ -93,7 +93,8 @@ TEST(HttpHostile, AVanishedClientIsReported) {
   half.end_sending();
   toy.await_gone(3);
   toy.await_done(3);
-  for (const HttpDone& done : toy.done()) EXPECT_TRUE(done.gone);
+  const std::vector<HttpDone> done = toy.done();
+  for (const HttpDone& one : done) EXPECT_TRUE(one.gone);
 }
 
 TEST(HttpHostile, AVanishedClientIsSeenBehindPipelinedRequests) {
