@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 TEST(HttpHostile, ASlowHeadIsCutOff) {
   HttpOptions options;
   options.limits.head_time = milliseconds(50);
+  options.limits.linger_time = milliseconds(50);
   ToyServer toy(options);
   RawClient silent(toy.port());
   RawClient slow(toy.port());
