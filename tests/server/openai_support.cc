@@ -5,12 +5,10 @@
 #include <algorithm>
 
 #include "text/chat_json.h"
-#include "text/vocabulary.h"
 
 namespace ddtree {
 namespace {
 
-constexpr int32_t kVocab = 1024;
 constexpr int32_t kContext = 512;
 
 }  // namespace
@@ -44,43 +42,10 @@ void RecordingReply::on_gone(std::function<void()> call) { gone_ = std::move(cal
 void RecordingReply::note(LogField field) { notes.push_back(std::move(field)); }
 void RecordingReply::lose_client() { gone_(); }
 
-const Tokenizer& byte_tokenizer() {
-  static const Tokenizer tokenizer = [] {
-    const std::vector<std::string> names = {"<|im_system|>",
-                                            "<|im_user|>",
-                                            "<|im_assistant|>",
-                                            "<|im_middle|>",
-                                            "<|im_end|>",
-                                            "<|im_start|>",
-                                            "<think>",
-                                            "</think>",
-                                            "<tool_call>",
-                                            "</tool_call>",
-                                            "<tool_response>",
-                                            "</tool_response>",
-                                            "<|tool_calls_section_begin|>",
-                                            "<|tool_calls_section_end|>",
-                                            "<|tool_call_begin|>",
-                                            "<|tool_call_argument_begin|>",
-                                            "<|tool_call_end|>"};
-    std::string added;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const bool special = names[i].starts_with("<|im_");
-      added += (i ? ", \"" : "\"") + std::to_string(256 + i) + R"(": {"content": ")" + names[i] + R"(", "special": )" +
-               (special ? "true}" : "false}");
-    }
-    return *Tokenizer::parse(model_file(all_bytes()), config_file(added), kVocab);
-  }();
-  return tokenizer;
-}
-
-std::vector<int32_t> script_ids(std::string_view text) { return *byte_tokenizer().encode_with_special(text); }
-int32_t end_id() { return *byte_tokenizer().special_id("<|im_end|>"); }
-
 Result<RequestId> ScriptedSource::submit(Request request, EventSink sink) {
   if (refusal && running.size() == refused) return *refusal;
   if (request.prompt.empty()) return Error{Code::kInvalidArgument, "prompt: it is empty; give at least one token"};
-  if (const Status status = validate(request.sampling, kVocab); !status.ok()) return status.error();
+  if (const Status status = validate(request.sampling, kByteVocab); !status.ok()) return status.error();
   RequestStats stats;
   stats.prompt_tokens = static_cast<int32_t>(request.prompt.size());
   stats.effective_mode = spec_mode_name(request.spec.mode);

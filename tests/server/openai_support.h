@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "server/api.h"
+#include "server/byte_tokenizer.h"
 
 namespace ddtree {
 
@@ -36,11 +37,6 @@ class RecordingReply final : public HttpReply {
  private:
   std::function<void()> gone_;
 };
-
-// The 256 bytes, and the control tokens of all families of templates. <|im_end|> ends a text.
-const Tokenizer& byte_tokenizer();
-std::vector<int32_t> script_ids(std::string_view text);  // control tokens are read
-int32_t end_id();
 
 // Ends texts as the engine does: at end tokens, at what the request's `stops` says, at max_tokens.
 class ScriptedSource final : public TokenSource {
