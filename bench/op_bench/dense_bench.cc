@@ -7,6 +7,7 @@
 
 #include "backend/cuda/cuda_status.h"
 #include "backend/cuda/device_memory.h"
+#include "backend/cuda/gemm/mla.h"
 #include "backend/cuda/gemm/mlp.h"
 #include "base/bf16.h"
 #include "op_bench/verb.h"
@@ -164,6 +165,84 @@ Status bench_product(const BenchOptions& options, const BenchDevice& device, con
   return {};
 }
 
+// The verbs around attention, all launches together. Their parts are checked above and in tests/gpu.
+struct Attention {
+  MlaShape shape;
+  std::vector<Buffer> weights;  // five of each copy
+  Buffer gains, frequencies, x, q, attended, out, cache, position, workspace;
+  double project_bytes = 0, output_bytes = 0;
+
+  int copies() const { return static_cast<int>(weights.size() / 5); }
+  MlaWeights at(int i) const {
+    const Buffer* w = &weights[static_cast<size_t>(i % copies()) * 5];
+    const float* gain = static_cast<const float*>(gains.data());
+    return {w[0].data(), w[1].data(), w[2].data(),
+            w[3].data(), w[4].data(), gain,
+            gain,        1e-6f,       {static_cast<const float*>(frequencies.data()), shape.rope, 1, true}};
+  }
+};
+
+Result<Attention> make_attention(const PresetShape& s, int64_t rows, uint64_t seed, cudaStream_t stream) {
+  Attention a;
+  a.shape = {s.hidden, s.heads, s.q_lora, s.kv_lora, s.nope_dim, s.rope_dim, s.v_dim};
+  const GemmShape parts[5] = {mla_down(a.shape), mla_q_b(a.shape), mla_k_up(a.shape), mla_v_up(a.shape),
+                              mla_o(a.shape)};
+  for (int i = 0; i < 3; ++i) a.project_bytes += static_cast<double>(gemm_bytes(parts[i]));
+  for (int i = 3; i < 5; ++i) a.output_bytes += static_cast<double>(gemm_bytes(parts[i]));
+  const auto copies = static_cast<int>(std::clamp(kColdBytes / (a.project_bytes + a.output_bytes), 2.0, 16.0));
+  for (int i = 0; i < 5 * copies; ++i) {
+    TRY_ASSIGN(Buffer weights, random_gemm_weights(parts[i % 5], seed + static_cast<uint64_t>(i), stream));
+    a.weights.push_back(std::move(weights));
+  }
+  const std::vector<float> ones(static_cast<size_t>(std::max(s.q_lora, s.kv_lora)), 1.f);
+  std::vector<int32_t> places(static_cast<size_t>(rows));
+  for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int32_t>(i);
+  const int64_t latent = s.kv_lora + s.rope_dim;
+  const auto upload = [](const auto& host) -> Result<Buffer> {
+    const size_t bytes = host.size() * sizeof(host[0]);
+    TRY_ASSIGN(Buffer buffer, allocate_device(static_cast<int64_t>(bytes), "a table"));
+    TRY(cuda_status(cudaMemcpy(buffer.data(), host.data(), bytes, cudaMemcpyHostToDevice), "upload"));
+    return buffer;
+  };
+  TRY_ASSIGN(a.gains, upload(ones));
+  TRY_ASSIGN(a.frequencies, upload(ones));
+  TRY_ASSIGN(a.position, upload(places));
+  TRY_ASSIGN(a.x, random_matrix(rows, s.hidden, seed + 7, stream));
+  TRY_ASSIGN(a.attended, random_matrix(rows, int64_t{s.heads} * s.kv_lora, seed + 8, stream));
+  TRY_ASSIGN(a.q, allocate_device(rows * s.heads * latent * 2, "queries"));
+  TRY_ASSIGN(a.out, allocate_device(rows * s.hidden * 2, "outputs"));
+  TRY_ASSIGN(a.cache, allocate_device(rows * latent * 2, "the cache"));
+  TRY_ASSIGN(a.workspace, allocate_device(mla_workspace_bytes(a.shape, static_cast<int32_t>(rows)), "workspace"));
+  TRY(init_gemm_workspace(a.workspace.data(), stream));
+  TRY(cuda_status(cudaStreamSynchronize(stream), "packing"));
+  return a;
+}
+
+Status bench_attention(const BenchOptions& options, const BenchDevice& device, const Gpu& gpu,
+                       const std::vector<int32_t>& row_counts, JsonWriter& out) {
+  const int32_t max_rows = *std::max_element(row_counts.begin(), row_counts.end());
+  TRY_ASSIGN(const Attention a, make_attention(options.shape, max_rows, options.seed, device.stream));
+  const int32_t* places = static_cast<const int32_t*>(a.position.data());
+  const CacheRows to{places, places, a.cache.data(), int64_t{a.shape.kv_lora} + a.shape.rope};
+  for (const bool project : {true, false})
+    for (const int32_t rows : row_counts) {
+      const auto body = [&](int i, cudaStream_t s) {
+        return project
+                   ? run_mla_project(a.shape, gpu, a.at(i), {a.x.data(), a.q.data(), rows, to, a.workspace.data()}, s)
+                   : run_mla_output(a.shape, gpu, a.at(i), {a.attended.data(), a.out.data(), rows, a.workspace.data()},
+                                    s);
+      };
+      TRY_ASSIGN(const double us, time_burst(body, a.copies(), options.samples, device.stream));
+      const double bytes = project ? a.project_bytes : a.output_bytes;
+      const char* name = project ? "mla_project" : "mla_output";
+      std::printf("%-11s %5d | %8.1f %8.1f | %6.0f %6.1f |\n", name, rows, bytes / 1e6, us, bytes / us / 1e3,
+                  100 * bytes / device.read_ceiling_gbps / 1e3 / us);
+      out.begin_object().member("product", name).member("rows", rows).member("bytes", bytes).member("burst_us", us);
+      out.member("burst_of_ceiling", bytes / device.read_ceiling_gbps / 1e3 / us).end_object();
+    }
+  return {};
+}
+
 }  // namespace
 
 Status bench_dense(const BenchOptions& options, const BenchDevice& device, JsonWriter& out) {
@@ -178,6 +257,7 @@ Status bench_dense(const BenchOptions& options, const BenchDevice& device, JsonW
     status = bench_product(options, device, gpu, p, options.rows.empty() ? own : options.rows, out);
     if (!status.ok()) break;
   }
+  if (status.ok()) status = bench_attention(options, device, gpu, options.rows.empty() ? own : options.rows, out);
   out.end_array().end_object();
   return status;
 }

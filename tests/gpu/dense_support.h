@@ -19,11 +19,14 @@ namespace ddtree::cuda {
 
 inline constexpr int32_t kSmallSharedBytes = 101376;  // of sm_120
 
-// The GPU at hand, with its shared memory or with that of sm_120.
+// The GPU at hand; with the shared memory of sm_120; without wgmma, where it has it.
 inline std::vector<Gpu> gpu_configurations() {
   const Result<Gpu> gpu = current_gpu();
   EXPECT_TRUE(gpu.ok());
-  return {*gpu, {gpu->sms, std::min(gpu->shared_bytes, kSmallSharedBytes)}};
+  std::vector<Gpu> all(gpu->wgmma ? 3 : 2, *gpu);
+  all[1].shared_bytes = std::min(gpu->shared_bytes, kSmallSharedBytes);
+  if (gpu->wgmma) all[2].wgmma = false;
+  return all;
 }
 
 // Device memory full of 0xff, NaN in every format, with guards before and behind.

@@ -16,6 +16,7 @@ Result<Gpu> current_gpu() {
   TRY(cuda_status(cudaDeviceGetAttribute(&gpu.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id),
                   "shared memory"));
   TRY(cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id), "compute capability"));
+  gpu.wgmma = major == 9;
   if (major >= 9) return gpu;
   return Error{Code::kUnsupported, "this GPU has compute capability " + std::to_string(major) +
                                        ".x; the kernels need 9.0 or later (Hopper, Blackwell)"};

@@ -10,6 +10,7 @@ namespace ddtree::cuda {
 struct Gpu {
   int32_t sms = 0;
   int32_t shared_bytes = 0;  // that a CTA may use
+  bool wgmma = false;        // sm_90
 };
 
 // The current device; refused where the kernels don't run.

@@ -8,6 +8,8 @@ namespace ddtree::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+inline constexpr bool kHasWgmma = true;
+
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int Pending>
@@ -57,6 +59,28 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[8][4], uint64_t a, ui
       : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
 }
 
+// d [64, 8·J] += a [64, 16] · b [16, 8·J]; a in registers, b in shared memory, K-major.
+template <int J>
+__device__ __forceinline__ void wgmma_add(float (&d)[J][4], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(J == 4 || J == 8);
+  if constexpr (J == 4) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+        "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
+        : DDTREE_ROW(0), DDTREE_ROW(1), DDTREE_ROW(2), DDTREE_ROW(3)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+        "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+        : DDTREE_ROW(0), DDTREE_ROW(1), DDTREE_ROW(2), DDTREE_ROW(3), DDTREE_ROW(4), DDTREE_ROW(5), DDTREE_ROW(6),
+          DDTREE_ROW(7)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
+}
+
 // d [64, 256] += a [64, 16] · b [16, 256]; a in registers, b in shared memory, N-major.
 __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[32][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
@@ -81,6 +105,8 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[32][4], const uint32
 
 #else
 
+inline constexpr bool kHasWgmma = false;
+
 __device__ inline void wgmma_fence() {}
 __device__ inline void wgmma_commit() {}
 template <int Pending>
@@ -90,6 +116,10 @@ __device__ __forceinline__ void wgmma_m64k16(float (&)[4 * T], const uint32_t*, 
   __trap();
 }
 __device__ __forceinline__ void wgmma_m64n64k16(float (&)[8][4], uint64_t, uint64_t, bool) { __trap(); }
+template <int J>
+__device__ __forceinline__ void wgmma_add(float (&)[J][4], const uint32_t (&)[4], uint64_t) {
+  __trap();
+}
 __device__ __forceinline__ void wgmma_m64n256k16(float (&)[32][4], const uint32_t (&)[4], uint64_t) { __trap(); }
 
 #endif

@@ -6,48 +6,45 @@
 #include "backend/cuda/cuda_status.h"
 #include "backend/cuda/gemm/gemm_kernel.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/tensor_map.h"
 #include "base/check.h"
 #include "base/checked.h"
 
 namespace ddtree::cuda {
 namespace {
 
-using GemmKernel = void (*)(GemmKernelArgs);
+using GemmKernel = void (*)(GemmKernelArgs, CUtensorMap);
 
 struct KernelChoice {
   GemmKernel kernel;
   int threads;
 };
 
-template <int Groups, int Warps>
+template <int Groups, int Warps, bool Wgmma>
 KernelChoice choice() {
-  using C = GemmConfig<Groups, Warps>;
+  using C = GemmConfig<Groups, Warps, Wgmma>;
   return {gemm_kernel<C>, C::kThreads};
 }
 
-KernelChoice kernel_of(GemmTile tile) {
+KernelChoice kernel_of(GemmTile tile, bool wgmma) {
   switch (tile) {
-    case GemmTile::k8: return choice<1, 4>();
-    case GemmTile::k16: return choice<2, 4>();
-    case GemmTile::k32: return choice<4, 4>();
-    case GemmTile::k64: return choice<8, 4>();
-    case GemmTile::k64Tall: return choice<8, 8>();
+    case GemmTile::k8: return choice<1, 4, false>();
+    case GemmTile::k16: return choice<2, 4, false>();
+    case GemmTile::k32: return wgmma ? choice<4, 4, true>() : choice<4, 4, false>();
+    case GemmTile::k64: return wgmma ? choice<8, 4, true>() : choice<8, 4, false>();
+    case GemmTile::k64Tall: return choice<8, 8, true>();
   }
   return {};
 }
 
 Status launch_rows(const GemmWeights& w, const Gpu& gpu, const GemmArgs& args, int32_t first, int32_t rows,
                    cudaStream_t stream) {
-  const GemmTile tile = args.tile ? *args.tile : pick_gemm_tile(w.shape, gpu, rows);
-  const bool head = args.out.store == GemmStore::kHead;
-  const int32_t logits = head ? std::min(kHeadRows, rows <= 8 ? 8 : rows <= 16 ? 16 : 64) : 0;
-  const int32_t extra = head ? std::max(logits, plan_gemm(w.shape, gpu, tile, rows, 0).tile_rows) * kHeadPitch * 4 : 0;
-  const GemmPlan plan = plan_gemm(w.shape, gpu, tile, rows, extra);
+  GemmTile tile = args.tile ? *args.tile : pick_gemm_tile(w.shape, gpu, rows);
+  if (tile == GemmTile::k64Tall && !gpu.wgmma) tile = GemmTile::k64;  // eight warps' mma.sync would need more registers
+  const GemmPlan plan = plan_gemm(w.shape, gpu, tile, rows);
   GemmKernelArgs a{};
   a.weights = static_cast<const uint8_t*>(w.data);
-  a.x = static_cast<const bf16*>(args.x);
-  a.x_stride = args.x_stride;
-  a.x_group = args.x_group;
+  a.x_group = static_cast<int32_t>(args.x_group);
   a.out = args.out;
   a.done = static_cast<uint32_t*>(args.workspace);
   a.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + kGemmCounterBytes);
@@ -63,20 +60,22 @@ Status launch_rows(const GemmWeights& w, const Gpu& gpu, const GemmArgs& args, i
   a.input_blocks = plan.input_blocks;
   a.stage_bytes = plan.stage_bytes;
   a.ring_stages = plan.ring_stages;
-  a.ring_offset = kGemmBarrierBytes + plan.extra_bytes;
+  a.ring_offset = plan.ring_offset;
   CHECK(plan.ring_stages >= 2);
   CHECK(plan.slices == 1 || static_cast<int64_t>(plan.row_blocks) * plan.column_tiles * 4 <= kGemmCounterBytes);
 
   const std::string what = "product of " + std::to_string(rows) + " rows, [" + std::to_string(w.shape.groups) + " x " +
                            std::to_string(w.shape.rows) + ", " + std::to_string(w.shape.in) + "]";
-  const KernelChoice k = kernel_of(tile);
+  const int64_t width = args.x_group * (w.shape.groups - 1) + w.shape.in;
+  TRY_ASSIGN(const CUtensorMap x, bf16_tensor_map(args.x, args.rows, width, args.x_stride, plan.tile_rows, what));
+  const KernelChoice k = kernel_of(tile, gpu.wgmma);
   TRY(cuda_status(cudaFuncSetAttribute(k.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes),
                   what));
   TRY(cuda_status(
       cudaFuncSetAttribute(k.kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
       what));
   return cuda_status(
-      launch_after(k.kernel, dim3(static_cast<unsigned>(plan.grid)), k.threads, plan.shared_bytes, stream, a), what);
+      launch_after(k.kernel, dim3(static_cast<unsigned>(plan.grid)), k.threads, plan.shared_bytes, stream, a, x), what);
 }
 
 }  // namespace

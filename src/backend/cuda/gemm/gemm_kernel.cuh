@@ -13,40 +13,43 @@
 // slices added in order. Columns of an MMA don't see each other, so tiles and neighbours cannot show.
 #pragma once
 
+#include <cuda.h>
+
 #include "backend/cuda/gemm/layout.h"
 #include "backend/cuda/gemm/output.h"
 #include "backend/cuda/gemm/plan.h"
 #include "backend/cuda/math.cuh"
 #include "backend/cuda/ptx.cuh"
+#include "backend/cuda/wgmma.cuh"
 
 namespace ddtree::cuda {
 
 struct GemmKernelArgs {
   const uint8_t* weights;
-  const bf16* x;
-  int64_t x_stride, x_group;  // elements between rows, between groups
   GemmOutput out;
   float4* partial;  // [slices][row blocks][column tiles][4 tiles][groups of 8 rows][lanes]
   uint32_t* done;   // [row blocks][column tiles] slices that have arrived; zero between launches
   int32_t first_row, rows;
+  int32_t x_group;  // elements between the inputs of neighbouring groups
   int32_t k_blocks, row_blocks, group_blocks, group_rows;
   int32_t slices, column_tiles;
   int32_t weight_blocks, input_blocks, stage_bytes, ring_stages, ring_offset;
 };
 
-inline constexpr int kInputWarps = 3;
-
-template <int Groups, int Warps>
+// Wgmma: the same sums, bit for bit, by warpgroups.
+template <int Groups, int Warps, bool Wgmma>
 struct GemmConfig {
   static constexpr int kGroups = Groups, kRows = 8 * Groups;  // batch rows of a tile
   static constexpr int kWarps = Warps, kTeams = Warps / 4;    // a team of four warps has two atoms
   static constexpr int kAtoms = 2 * kTeams;
-  static constexpr int kThreads = (Warps + 1 + kInputWarps) * 32;
+  static constexpr int kThreads = (Warps + 2) * 32;
+  static constexpr bool kWgmma = Wgmma;
+  static constexpr int kInputBlock = kRows * kGemmBlockK * 2;  // bytes of a K block's inputs
 };
 
 inline constexpr int kConsumerBarrier = 1;
 inline constexpr int kGemmFlagOffset = kMaxGemmStages * 16;  // of shared memory; the barriers come first
-static_assert(kGemmFlagOffset + 4 * 4 <= kGemmBarrierBytes);
+static_assert(kGemmFlagOffset + 4 <= kGemmBarrierBytes);
 
 struct GemmUnit {
   int slice, row_block, atoms, column_tile;
@@ -56,19 +59,27 @@ struct GemmUnit {
   int side;            // K blocks of a stage
 };
 
-// Calls body(unit) for the CTA's share, in the same order in every warp.
-template <class C, class Body>
-__device__ __forceinline__ void for_each_gemm_unit(const GemmKernelArgs& a, Body body) {
-  const int per_slice =
-      a.column_tiles == 1 ? a.row_blocks : (a.row_blocks + C::kAtoms - 1) / C::kAtoms * a.column_tiles;
-  const int64_t work = static_cast<int64_t>(per_slice) * a.slices;
-  int at = static_cast<int>(work * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(work * (blockIdx.x + 1) / gridDim.x);
-  int used = 0;  // atoms of a run of row blocks that earlier units have taken, where a group ends inside it
-  while (at < end) {
+// The CTA's share of the work, in the same order in every warp: atoms slice by slice; where the batch has several
+// column tiles, runs of kAtoms row blocks, all column tiles of a run before the next.
+template <class C>
+struct GemmWalk {
+  int at, end;
+  int used = 0;  // row blocks of the run that earlier units have taken, where a group ends inside it
+
+  __device__ explicit GemmWalk(const GemmKernelArgs& a) {
+    const int64_t work = static_cast<int64_t>(per_slice(a)) * a.slices;
+    at = static_cast<int>(work * blockIdx.x / gridDim.x);
+    end = static_cast<int>(work * (blockIdx.x + 1) / gridDim.x);
+  }
+  __device__ static int per_slice(const GemmKernelArgs& a) {
+    return a.column_tiles == 1 ? a.row_blocks : (a.row_blocks + C::kAtoms - 1) / C::kAtoms * a.column_tiles;
+  }
+  __device__ bool done() const { return at >= end; }
+
+  __device__ GemmUnit next(const GemmKernelArgs& a) {
+    const int rest = at % per_slice(a);
     GemmUnit u;
-    u.slice = at / per_slice;
-    const int rest = at % per_slice;
+    u.slice = at / per_slice(a);
     int left;
     if (a.column_tiles == 1) {
       u.row_block = rest;
@@ -91,8 +102,13 @@ __device__ __forceinline__ void for_each_gemm_unit(const GemmKernelArgs& a, Body
     u.k_begin = u.slice * a.k_blocks / a.slices;
     u.k_end = (u.slice + 1) * a.k_blocks / a.slices;
     u.side = min(a.weight_blocks / u.atoms, a.input_blocks);
-    body(u);
+    return u;
   }
+};
+
+template <class C, class Body>
+__device__ __forceinline__ void for_each_gemm_unit(const GemmKernelArgs& a, Body body) {
+  for (GemmWalk<C> walk(a); !walk.done();) body(walk.next(a));
 }
 
 struct GemmRing {
@@ -111,10 +127,11 @@ struct GemmRing {
 
 // --- arithmetic ---
 
-// acc += W[Mt tiles, 64 K] · x. w: this lane's fragments of the first tile; rows: its ldmatrix row of each group of 8.
+// acc += W[Mt tiles, 64 K] · x. w: this lane's fragments of the first tile; rows: its ldmatrix row of the first group
+// of 8, for each half of K.
 template <int Mt, int G>
 __device__ __forceinline__ void multiply_block(float (&acc)[2][G][4], uint32_t w, uint32_t atom_bytes,
-                                               const uint32_t (&rows)[G], uint32_t row_offset) {
+                                               const uint32_t (&rows)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint4 a[2][Mt];
@@ -125,7 +142,7 @@ __device__ __forceinline__ void multiply_block(float (&acc)[2][G][4], uint32_t w
       for (int mt = 0; mt < Mt; ++mt)
         a[step][mt] = load_shared_128(w + mt * atom_bytes + (2 * half + step) * kGemmStepBytes);
 #pragma unroll
-    for (int g = 0; g < G; ++g) load_matrix_x4(b[g], rows[g] + row_offset + half * 64);
+    for (int g = 0; g < G; ++g) load_matrix_x4(b[g], rows[half] + g * 1024);
 #pragma unroll
     for (int step = 0; step < 2; ++step)
 #pragma unroll
@@ -137,33 +154,72 @@ __device__ __forceinline__ void multiply_block(float (&acc)[2][G][4], uint32_t w
   }
 }
 
-template <int Mt, int G>
-__device__ __forceinline__ void multiply_stage(float (&acc)[2][G][4], uint32_t w, uint32_t atom_bytes,
-                                               const uint32_t (&rows)[G], uint32_t data, int blocks) {
-#pragma unroll(G > 4 ? 1 : 2)
-  for (int block = 0; block < blocks; ++block)
-    multiply_block<Mt, G>(acc, w + block * kGemmBlockBytes, atom_bytes, rows, data + block * (kGemmBlockK * 2));
+// One stage by mma.sync. tile: this lane's place in the weights; inputs: rows of 128 bytes, 16-byte chunk c of row r at
+// chunk c ^ r % 8.
+template <class C, int Mt>
+__device__ __forceinline__ void multiply_stage(float (&acc)[2][C::kGroups][4], uint32_t tile, uint32_t atom_bytes,
+                                               uint32_t inputs, int blocks) {
+  const int lane = threadIdx.x % 32, row = lane % 8;
+#pragma unroll(C::kGroups > 4 ? 1 : 2)
+  for (int block = 0; block < blocks; ++block) {
+    const uint32_t first = inputs + block * C::kInputBlock + row * 128;
+    const uint32_t rows[2] = {first + ((lane / 8) ^ row) * 16, first + ((4 + lane / 8) ^ row) * 16};
+    multiply_block<Mt, C::kGroups>(acc, tile + block * kGemmBlockBytes, atom_bytes, rows);
+  }
+}
+
+// The same by wgmma.
+template <class C, int Mt>
+__device__ __forceinline__ void multiply_stage_wgmma(float (&acc)[2][C::kGroups][4], uint32_t tile, uint32_t atom_bytes,
+                                                     uint32_t inputs, int blocks) {
+  inputs = __shfl_sync(~0u, inputs, 0);  // visibly uniform
+  for (int block = 0; block < blocks; ++block) {
+    uint4 w[Mt][4];
+#pragma unroll
+    for (int mt = 0; mt < Mt; ++mt)
+#pragma unroll
+      for (int step = 0; step < 4; ++step)
+        w[mt][step] = load_shared_128(tile + mt * atom_bytes + block * kGemmBlockBytes + step * kGemmStepBytes);
+    const uint64_t x = wgmma_swizzled_descriptor(inputs + block * C::kInputBlock, 1024, 16);
+#pragma unroll
+    for (int mt = 0; mt < Mt; ++mt) wgmma_settle(acc[mt]);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+#pragma unroll
+      for (int mt = 0; mt < Mt; ++mt) {
+        const uint32_t fragment[4] = {w[mt][step].x, w[mt][step].y, w[mt][step].z, w[mt][step].w};
+        wgmma_add<C::kGroups>(acc[mt], fragment, x + 2 * step);  // 32 bytes on
+      }
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int mt = 0; mt < Mt; ++mt) wgmma_settle(acc[mt]);
+  }
 }
 
 // All of a unit's K; `mine`: atoms of this warp's team.
 template <class C>
 __device__ __forceinline__ void multiply_unit(const GemmKernelArgs& a, GemmRing& ring, const GemmUnit& u, int mine,
                                               float (&acc)[2][C::kGroups][4]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pitch = a.input_blocks * (kGemmBlockK * 2) + 16;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t atom_bytes = u.side * kGemmBlockBytes;
-  const uint32_t tile = warp / 4 * 2 * atom_bytes + warp % 4 * kGemmTileBytes + lane * 16;
-  uint32_t rows[C::kGroups];  // absent rows repeat the last one; nobody reads their columns
-#pragma unroll
-  for (int g = 0; g < C::kGroups; ++g)
-    rows[g] = a.weight_blocks * kGemmBlockBytes + min(g * 8 + lane % 8, u.count - 1) * pitch + lane / 8 * 16;
+  const uint32_t place = warp / 4 * 2 * atom_bytes + warp % 4 * kGemmTileBytes + lane * 16;
   for (int k = u.k_begin; k < u.k_end; k += u.side) {
     const int blocks = min(u.side, u.k_end - k);
     barrier_wait(ring.full(), ring.parity);
-    const uint32_t data = ring.data();
-    if (mine == 2)
-      multiply_stage<2>(acc, data + tile, atom_bytes, rows, data, blocks);
-    else if (mine == 1)
-      multiply_stage<1>(acc, data + tile, atom_bytes, rows, data, blocks);
+    const uint32_t tile = ring.data() + place, inputs = ring.data() + a.weight_blocks * kGemmBlockBytes;
+    if constexpr (C::kWgmma) {
+      if (mine == 2)
+        multiply_stage_wgmma<C, 2>(acc, tile, atom_bytes, inputs, blocks);
+      else if (mine == 1)
+        multiply_stage_wgmma<C, 1>(acc, tile, atom_bytes, inputs, blocks);
+    } else {
+      if (mine == 2)
+        multiply_stage<C, 2>(acc, tile, atom_bytes, inputs, blocks);
+      else if (mine == 1)
+        multiply_stage<C, 1>(acc, tile, atom_bytes, inputs, blocks);
+    }
     __syncwarp();
     if (lane == 0) barrier_arrive(ring.empty());
     ring.next();
@@ -172,74 +228,101 @@ __device__ __forceinline__ void multiply_unit(const GemmKernelArgs& a, GemmRing&
 
 // --- what becomes of the sums ---
 
-// Lane values of a tile: d.x, d.z are outputs o, o + 1 of batch row t; d.y, d.w of row t + 1.
-struct GemmPlace {
-  int group, o, t;
-};
+inline constexpr int kOutputPitch =
+    kGemmBlockRows + 2;  // floats of a batch row's outputs of one atom, in shared memory
 
-__device__ inline void store_pair(const GemmKernelArgs& a, int group, int o, int t, float lo, float hi) {
-  const GemmOutput& out = a.out;
-  const int64_t row = a.first_row + t;
-  switch (out.store) {
-    case GemmStore::kF32: {
-      float* p = static_cast<float*>(out.data) + row * out.row_stride + group * out.group_stride + o;
-      p[0] = lo;
-      if (o + 1 < a.group_rows) p[1] = hi;
-      return;
-    }
-    case GemmStore::kSilu:
-      static_cast<bf16*>(out.data)[row * out.row_stride + o / 2] = __float2bfloat16_rn(silu_times(lo, hi));
-      return;
-    case GemmStore::kRope:
-      if (o >= out.plain_rows) {
-        const int pair = (o - out.plain_rows) / 2, pairs = (a.group_rows - out.plain_rows) / 2;
-        const float2 turn = static_cast<const float2*>(out.turns)[row * pairs + pair];
-        const float2 turned = rotate_pair(lo, hi, turn);
-        bf16* p = static_cast<bf16*>(out.rotated) + row * out.rotated_row_stride + group * out.rotated_group_stride;
-        p[out.interleaved ? 2 * pair : pair] = __float2bfloat16_rn(turned.x);
-        p[out.interleaved ? 2 * pair + 1 : pair + pairs] = __float2bfloat16_rn(turned.y);
-        return;
-      }
-      [[fallthrough]];
-    default: {
-      bf16* p = static_cast<bf16*>(out.data) + row * out.row_stride + group * out.group_stride + o;
-      if (o + 1 < a.group_rows && (reinterpret_cast<uintptr_t>(p) & 3) == 0) {
-        *reinterpret_cast<uint32_t*>(p) = pack_bf16_pair(lo, hi);
-      } else {
-        p[0] = __float2bfloat16_rn(lo);
-        if (o + 1 < a.group_rows) p[1] = __float2bfloat16_rn(hi);
-      }
-    }
-  }
-}
-
-inline constexpr int kHeadPitch = kGemmBlockRows + 2;  // floats of a batch row's logits of one atom
-
-template <class C>
-__device__ __forceinline__ void put(const GemmKernelArgs& a, float* logits, const GemmUnit& u, int atom, int g,
-                                    const float4& d) {
-  const int lane = threadIdx.x % 32, tile = threadIdx.x / 32 % 4;
-  const int row = tile * 16 + lane / 4 * 2, column = g * 8 + lane % 4 * 2;
-  if (a.out.store == GemmStore::kHead) {
-    *reinterpret_cast<float2*>(logits + column * kHeadPitch + row) = make_float2(d.x, d.z);
-    *reinterpret_cast<float2*>(logits + (column + 1) * kHeadPitch + row) = make_float2(d.y, d.w);
+__device__ inline void store_bf16(bf16* p, const float (&v)[8], int n) {
+  if (n == 8 && (reinterpret_cast<uintptr_t>(p) & 15) == 0) {
+    *reinterpret_cast<uint4*>(p) = make_uint4(pack_bf16_pair(v[0], v[1]), pack_bf16_pair(v[2], v[3]),
+                                              pack_bf16_pair(v[4], v[5]), pack_bf16_pair(v[6], v[7]));
     return;
   }
-  const int o = (u.row_block + atom - u.group * a.group_blocks) * kGemmBlockRows + row;
-  if (o >= a.group_rows) return;
-  const int t = u.column_tile * C::kRows + column;
-  if (column < u.count) store_pair(a, u.group, o, t, d.x, d.z);
-  if (column + 1 < u.count) store_pair(a, u.group, o, t + 1, d.y, d.w);
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (i < n) p[i] = __float2bfloat16_rn(v[i]);
 }
 
-// The head, an atom at a time: each row's largest logit with its id, the sum of exp beside it, and the logits.
+__device__ inline void store_f32(float* p, const float (&v)[8], int n) {
+  if (n == 8 && (reinterpret_cast<uintptr_t>(p) & 15) == 0) {
+    *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+    *reinterpret_cast<float4*>(p + 4) = make_float4(v[4], v[5], v[6], v[7]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (i < n) p[i] = v[i];
+}
+
+// Pairs, turned by the row's angles; o: the first one's place in the group.
+__device__ inline void store_turned(const GemmKernelArgs& a, int64_t row, int group, int o, const float (&v)[8],
+                                    int n) {
+  const GemmOutput& out = a.out;
+  const int pairs = (a.group_rows - out.plain_rows) / 2, first = (o - out.plain_rows) / 2;
+  const float2* turns = static_cast<const float2*>(out.turns) + row * pairs;
+  bf16* to = static_cast<bf16*>(out.rotated) + row * out.rotated_row_stride + group * out.rotated_group_stride;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (2 * i >= n) break;
+    const int pair = first + i;
+    const float2 turned = rotate_pair(v[2 * i], v[2 * i + 1], turns[pair]);
+    to[out.interleaved ? 2 * pair : pair] = __float2bfloat16_rn(turned.x);
+    to[out.interleaved ? 2 * pair + 1 : pair + pairs] = __float2bfloat16_rn(turned.y);
+  }
+}
+
+// n ≤ 8 neighbouring outputs of one batch row, from output o of the group.
+__device__ inline void store_outputs(const GemmKernelArgs& a, int64_t row, int group, int o, const float (&v)[8],
+                                     int n) {
+  const GemmOutput& out = a.out;
+  const int64_t at = row * out.row_stride + group * out.group_stride;
+  if (out.store == GemmStore::kF32) {
+    store_f32(static_cast<float*>(out.data) + at + o, v, n);
+  } else if (out.store == GemmStore::kSilu) {
+    bf16* p = static_cast<bf16*>(out.data) + at + o / 2;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (2 * i < n) p[i] = __float2bfloat16_rn(silu_times(v[2 * i], v[2 * i + 1]));
+  } else if (out.store == GemmStore::kRope && o >= out.plain_rows) {
+    store_turned(a, row, group, o, v, n);
+  } else {
+    store_bf16(static_cast<bf16*>(out.data) + at + o, v, n);
+  }
+}
+
+// Puts a tile's sums of 8 batch rows where store_atom and rank_atom find them: d.x, d.z are two neighbouring outputs of
+// one row, d.y, d.w those of the next.
+__device__ inline void put(float* outputs, int g, const float4& d) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4 * 2, column = g * 8 + lane % 4 * 2;
+  *reinterpret_cast<float2*>(outputs + column * kOutputPitch + row) = make_float2(d.x, d.z);
+  *reinterpret_cast<float2*>(outputs + (column + 1) * kOutputPitch + row) = make_float2(d.y, d.w);
+}
+
+// Stores an atom's outputs, of the groups of 8 rows that this CTA adds up.
 template <class C>
-__device__ __forceinline__ void rank_atom(const GemmKernelArgs& a, const float* logits, const GemmUnit& u, int atom) {
+__device__ __forceinline__ void store_atom(const GemmKernelArgs& a, const float* outputs, const GemmUnit& u, int atom) {
+  const int first = (u.row_block + atom - u.group * a.group_blocks) * kGemmBlockRows;
+  for (int i = threadIdx.x; i < u.count * 8; i += C::kWarps * 32) {
+    const int column = i / 8, o = first + i % 8 * 8;
+    if (column / 8 % a.slices != u.slice || o >= a.group_rows) continue;
+    float v[8];
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      *reinterpret_cast<float2*>(v + 2 * j) =
+          *reinterpret_cast<const float2*>(outputs + column * kOutputPitch + i % 8 * 8 + 2 * j);
+    store_outputs(a, a.first_row + u.column_tile * C::kRows + column, u.group, o, v, min(8, a.group_rows - o));
+  }
+}
+
+// The head, an atom at a time: each row's largest logit with its id, the sum of exp beside it, and the logits; of the
+// groups of 8 rows that this CTA adds up.
+template <class C>
+__device__ __forceinline__ void rank_atom(const GemmKernelArgs& a, const float* outputs, const GemmUnit& u, int atom) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = u.row_block + atom;
   const int id = block * kGemmBlockRows + 2 * lane;
   for (int column = warp; column < u.count; column += C::kWarps) {
+    if (column / 8 % a.slices != u.slice) continue;
     const int64_t row = a.first_row + u.column_tile * C::kRows + column;
-    const float2 v = *reinterpret_cast<const float2*>(logits + column * kHeadPitch + 2 * lane);
+    const float2 v = *reinterpret_cast<const float2*>(outputs + column * kOutputPitch + 2 * lane);
     const bool has[2] = {id < a.group_rows, id + 1 < a.group_rows};
     uint64_t best = has[0] ? rank_key(v.x, id) : 0;
     if (has[1]) best = max(best, rank_key(v.y, id + 1));
@@ -259,15 +342,29 @@ __device__ __forceinline__ void rank_atom(const GemmKernelArgs& a, const float* 
   }
 }
 
+template <class C>
+__device__ __forceinline__ void pass_on(const GemmKernelArgs& a, const float* outputs, const GemmUnit& u, int atom) {
+  named_barrier(kConsumerBarrier, C::kWarps * 32);
+  if (a.out.store == GemmStore::kHead)
+    rank_atom<C>(a, outputs, u, atom);
+  else
+    store_atom<C>(a, outputs, u, atom);
+  named_barrier(kConsumerBarrier, C::kWarps * 32);
+}
+
 __device__ inline int64_t partial_at(const GemmKernelArgs& a, const GemmUnit& u, int slice, int atom, int groups) {
   const int64_t block = static_cast<int64_t>(slice) * a.row_blocks + u.row_block + atom;
   return ((block * a.column_tiles + u.column_tile) * kGemmTiles + threadIdx.x / 32 % 4) * groups * 32 +
          threadIdx.x % 32;
 }
 
-// Stores this CTA's sums of a slice; flags[atom] tells whether it was the atom's last.
+__device__ inline uint32_t* done_of(const GemmKernelArgs& a, const GemmUnit& u, int atom) {
+  return a.done + static_cast<int64_t>(u.row_block + atom) * a.column_tiles + u.column_tile;
+}
+
+// Where K is sliced: stores this CTA's sums of a slice and counts them.
 template <class C>
-__device__ __forceinline__ void share_slice(const GemmKernelArgs& a, const GemmUnit& u, int mine, int* flags,
+__device__ __forceinline__ void share_slice(const GemmKernelArgs& a, const GemmUnit& u, int mine,
                                             const float (&acc)[2][C::kGroups][4]) {
   const int team = threadIdx.x / 128;
 #pragma unroll
@@ -279,26 +376,20 @@ __device__ __forceinline__ void share_slice(const GemmKernelArgs& a, const GemmU
       if (g * 8 < u.count) to[g * 32] = make_float4(acc[mt][g][0], acc[mt][g][1], acc[mt][g][2], acc[mt][g][3]);
   }
   named_barrier(kConsumerBarrier, C::kWarps * 32);
-  if (static_cast<int>(threadIdx.x) < u.atoms) {
-    uint32_t* done = a.done + static_cast<int64_t>(u.row_block + threadIdx.x) * a.column_tiles + u.column_tile;
-    __threadfence();
-    const bool last = atomicAdd(done, 1) == static_cast<uint32_t>(a.slices) - 1;
-    if (last) *done = 0;
-    __threadfence();
-    flags[threadIdx.x] = last;
-  }
-  named_barrier(kConsumerBarrier, C::kWarps * 32);
+  if (static_cast<int>(threadIdx.x) < u.atoms) add_release(done_of(a, u, threadIdx.x), 1);
 }
 
 __device__ inline float4 add_slices(const GemmKernelArgs& a, const float4* from, int64_t slice_step) {
+  constexpr int kFlight = 8;  // loads on their way together
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-  for (int s = 0; s < a.slices; s += 4) {  // loads of four are on their way together
-    float4 v[4];
+  for (int s = 0; s < a.slices; s += kFlight) {
+    float4 v[kFlight];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      v[i] = s + i < a.slices ? __ldcg(from + (s + i) * slice_step) : make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int i = 0; i < kFlight; ++i)
+      if (s + i < a.slices) v[i] = __ldcg(from + (s + i) * slice_step);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kFlight; ++i) {
+      if (s + i >= a.slices) break;
       sum.x = __fadd_rn(sum.x, v[i].x);
       sum.y = __fadd_rn(sum.y, v[i].y);
       sum.z = __fadd_rn(sum.z, v[i].z);
@@ -308,47 +399,103 @@ __device__ inline float4 add_slices(const GemmKernelArgs& a, const float4* from,
   return sum;
 }
 
+// CTAs that add up an atom's slices: those of the first ones.
+__device__ inline int merging_slices(const GemmKernelArgs& a, const GemmUnit& u) {
+  return min((u.count + 7) / 8, a.slices);
+}
+
+// Whether all slices of a unit's atoms have been counted, or, with `wait`, once they have. Consumer threads agree.
 template <class C>
-__device__ __forceinline__ void finish_unit(const GemmKernelArgs& a, uint8_t* smem, const GemmUnit& u, int mine,
-                                            const float (&acc)[2][C::kGroups][4]) {
-  int* flags = reinterpret_cast<int*>(smem + kGemmFlagOffset);
-  float* logits = reinterpret_cast<float*>(smem + kGemmBarrierBytes);
-  const int team = threadIdx.x / 128;
+__device__ __forceinline__ bool slices_are_there(const GemmKernelArgs& a, uint8_t* smem, const GemmUnit& u, bool wait) {
+  if (u.slice >= merging_slices(a, u)) return true;  // the counter may be clear again
+  int* flag = reinterpret_cast<int*>(smem + kGemmFlagOffset);
+  if (threadIdx.x < 32) {
+    const int atom = min(static_cast<int>(threadIdx.x), u.atoms - 1);
+    bool there;
+    do {
+      there = load_acquire(done_of(a, u, atom)) >= static_cast<uint32_t>(a.slices);
+    } while (wait && !there);
+    there = __all_sync(~0u, there);
+    if (threadIdx.x == 0) *flag = there;
+  }
+  named_barrier(kConsumerBarrier, C::kWarps * 32);
+  const bool there = *flag;
+  named_barrier(kConsumerBarrier, C::kWarps * 32);
+  return there;
+}
+
+// Adds the slices of a unit's atoms and passes the sums on: the CTA of slice s those of every slices-th group of 8
+// rows. The last one to come leaves the counter clear.
+template <class C>
+__device__ __forceinline__ void merge_unit(const GemmKernelArgs& a, float* outputs, const GemmUnit& u) {
+  const int team = threadIdx.x / 128, groups = (u.count + 7) / 8, readers = merging_slices(a, u);
   const int64_t slice_step = static_cast<int64_t>(a.row_blocks) * a.column_tiles * kGemmTiles * C::kGroups * 32;
-  if (a.slices > 1) share_slice<C>(a, u, mine, flags, acc);
+  if (u.slice >= readers) return;
+  if (static_cast<int>(threadIdx.x) < u.atoms) {
+    uint32_t* done = done_of(a, u, threadIdx.x);
+    if (atomicAdd(done, 1) == static_cast<uint32_t>(a.slices + readers) - 1) *done = 0;
+  }
+  for (int atom = 0; atom < u.atoms; ++atom) {
+    const float4* from = a.partial + partial_at(a, u, 0, atom, C::kGroups);
+    for (int g = u.slice + team * a.slices; g < groups; g += C::kTeams * a.slices)
+      put(outputs, g, add_slices(a, from + g * 32, slice_step));
+    pass_on<C>(a, outputs, u, atom);
+  }
+}
+
+// Where K is whole: passes the sums on.
+template <class C>
+__device__ __forceinline__ void finish_unit(const GemmKernelArgs& a, float* outputs, const GemmUnit& u,
+                                            const float (&acc)[2][C::kGroups][4]) {
+  const int team = threadIdx.x / 128;
 #pragma unroll
   for (int mt = 0; mt < 2; ++mt)
     for (int t = 0; t < C::kTeams; ++t) {
       const int atom = 2 * t + mt;
-      if (atom >= u.atoms || (a.slices > 1 && !flags[atom])) continue;
-      if (a.slices > 1) {
-        const float4* from = a.partial + partial_at(a, u, 0, atom, C::kGroups);
-        for (int g = team; g < C::kGroups && g * 8 < u.count; g += C::kTeams)
-          put<C>(a, logits, u, atom, g, add_slices(a, from + g * 32, slice_step));
-      } else if (team == t) {
+      if (atom >= u.atoms) continue;
+      if (team == t) {
 #pragma unroll
         for (int g = 0; g < C::kGroups; ++g)
-          if (g * 8 < u.count)
-            put<C>(a, logits, u, atom, g, make_float4(acc[mt][g][0], acc[mt][g][1], acc[mt][g][2], acc[mt][g][3]));
+          put(outputs, g, make_float4(acc[mt][g][0], acc[mt][g][1], acc[mt][g][2], acc[mt][g][3]));
       }
-      if (a.out.store != GemmStore::kHead) continue;
-      named_barrier(kConsumerBarrier, C::kWarps * 32);
-      rank_atom<C>(a, logits, u, atom);
-      named_barrier(kConsumerBarrier, C::kWarps * 32);
+      pass_on<C>(a, outputs, u, atom);
     }
 }
 
 // --- roles ---
 
+// Merging waits for nobody before the CTA has counted all its own sums, so CTAs can't wait in a circle; earlier ones
+// are merged as soon as they are there.
 template <class C>
 __device__ __forceinline__ void consume_gemm(const GemmKernelArgs& a, GemmRing& ring, uint8_t* smem) {
   const int team = threadIdx.x / 128;
-  for_each_gemm_unit<C>(a, [&](const GemmUnit& u) {
+  float* outputs = reinterpret_cast<float*>(smem + kGemmBarrierBytes);
+  GemmWalk<C> merged(a);
+  for (GemmWalk<C> walk(a); !walk.done();) {
+    const int before = walk.at;
+    const GemmUnit u = walk.next(a);
     const int mine = min(max(u.atoms - 2 * team, 0), 2);
     float acc[2][C::kGroups][4] = {};
     multiply_unit<C>(a, ring, u, mine, acc);
-    finish_unit<C>(a, smem, u, mine, acc);
-  });
+    if (a.slices == 1) {
+      finish_unit<C>(a, outputs, u, acc);
+      continue;
+    }
+    share_slice<C>(a, u, mine, acc);
+    if (walk.done()) break;
+    GemmWalk<C> ahead = merged;
+    if (ahead.at >= before) continue;
+    const GemmUnit oldest = ahead.next(a);
+    if (!slices_are_there<C>(a, smem, oldest, false)) continue;
+    merge_unit<C>(a, outputs, oldest);
+    merged = ahead;
+  }
+  if (a.slices == 1) return;
+  while (!merged.done()) {
+    const GemmUnit u = merged.next(a);
+    slices_are_there<C>(a, smem, u, true);
+    merge_unit<C>(a, outputs, u);
+  }
 }
 
 template <class C>
@@ -370,56 +517,51 @@ __device__ __forceinline__ void stream_gemm_weights(const GemmKernelArgs& a, Gem
   });
 }
 
-// Eight threads copy the 128 bytes that a row has of a K block. One bulk copy a row would take about 130 cycles each.
+// One lane; rows that the batch does not have arrive as zeros.
 template <class C>
-__device__ __forceinline__ void bring_inputs(const GemmKernelArgs& a, GemmRing& ring) {
-  constexpr int kStep = kInputWarps * 32 / 8;  // rows that the warps copy at a time
-  const int helper = threadIdx.x - (C::kWarps + 1) * 32, row = helper / 8,
-            pitch = a.input_blocks * (kGemmBlockK * 2) + 16;
-  const uint32_t place = a.weight_blocks * kGemmBlockBytes + row * pitch + helper % 8 * 16;
+__device__ __forceinline__ void bring_inputs(const GemmKernelArgs& a, const void* map, GemmRing& ring) {
   for_each_gemm_unit<C>(a, [&](const GemmUnit& u) {
-    const int64_t first = a.first_row + u.column_tile * C::kRows + row;
-    const bf16* x = a.x + first * a.x_stride + u.group * a.x_group + helper % 8 * 8;
+    const int row = a.first_row + u.column_tile * C::kRows, column = u.group * a.x_group;
     for (int k = u.k_begin; k < u.k_end; k += u.side) {
       const int blocks = min(u.side, u.k_end - k);
       barrier_wait(ring.empty(), ring.parity ^ 1);
-      const uint32_t to = ring.data() + place;
-#pragma unroll
-      for (int i = 0; i < C::kRows; i += kStep) {
-        if (i + row >= u.count) break;
-        const bf16* from = x + i * a.x_stride + k * kGemmBlockK;
-        for (int block = 0; block < blocks; ++block)
-          copy_16(to + i * pitch + block * (kGemmBlockK * 2), from + block * kGemmBlockK, true);
-      }
-      copy_arrive(ring.full());
+      barrier_arrive_expect(ring.full(), blocks * C::kInputBlock);
+      for (int block = 0; block < blocks; ++block)
+        tensor_copy(ring.data() + a.weight_blocks * kGemmBlockBytes + block * C::kInputBlock, map,
+                    column + (k + block) * kGemmBlockK, row, ring.full());
       ring.next();
     }
   });
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) gemm_kernel(const __grid_constant__ GemmKernelArgs a) {
-  extern __shared__ __align__(128) uint8_t smem[];
-  const int warp = threadIdx.x / 32;
-  GemmRing ring{shared_address(smem + a.ring_offset), shared_address(smem), a.ring_stages, a.stage_bytes};
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < a.ring_stages; ++s) {
-      barrier_init(ring.bars + s * 16, 1 + kInputWarps * 32);  // full: weights, and each thread's inputs
-      barrier_init(ring.bars + s * 16 + 8, C::kWarps);
+__global__ void __launch_bounds__(C::kThreads, 1)
+    gemm_kernel(const __grid_constant__ GemmKernelArgs a, const __grid_constant__ CUtensorMap x) {
+  extern __shared__ __align__(1024) uint8_t smem[];
+  if constexpr (C::kWgmma && !kHasWgmma) {
+    __trap();  // the host does not start it there
+  } else {
+    const int warp = threadIdx.x / 32;
+    GemmRing ring{shared_address(smem + a.ring_offset), shared_address(smem), a.ring_stages, a.stage_bytes};
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < a.ring_stages; ++s) {
+        barrier_init(ring.bars + s * 16, 2);  // full: weights and inputs
+        barrier_init(ring.bars + s * 16 + 8, C::kWarps);
+      }
+      barrier_init_fence();
     }
-    barrier_init_fence();
+    __syncthreads();
+    let_next_kernel_start();
+    if (warp == C::kWarps) {
+      stream_gemm_weights<C>(a, ring);  // the only ones that no kernel before writes
+      return;
+    }
+    wait_for_previous_kernel();
+    if (warp < C::kWarps)
+      consume_gemm<C>(a, ring, smem);
+    else if (threadIdx.x % 32 == 0)
+      bring_inputs<C>(a, &x, ring);
   }
-  __syncthreads();
-  let_next_kernel_start();
-  if (warp == C::kWarps) {
-    stream_gemm_weights<C>(a, ring);  // the only ones that no kernel before writes
-    return;
-  }
-  wait_for_previous_kernel();
-  if (warp < C::kWarps)
-    consume_gemm<C>(a, ring, smem);
-  else
-    bring_inputs<C>(a, ring);
 }
 
 }  // namespace ddtree::cuda

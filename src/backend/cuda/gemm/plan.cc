@@ -15,7 +15,7 @@ struct TileSize {
 };
 constexpr std::array<TileSize, kGemmTileCount> kTileSizes = {{{8, 2}, {16, 2}, {32, 2}, {64, 2}, {64, 4}}};
 
-constexpr int32_t kBarrierAlignment = 128;
+constexpr int32_t kRingAlignment = 1024;  // of boxes under the 128-byte swizzle
 
 // Slices are chosen as if for 132 multiprocessors, so that the summation tree is the same on every GPU.
 constexpr int64_t kNominalSms = 132;
@@ -25,8 +25,8 @@ constexpr int64_t kNominalSms = 132;
 int64_t slice_cost(int64_t row_blocks, int64_t k_blocks, int64_t slices) {
   const int64_t atoms = ceil_div(row_blocks * slices, kNominalSms);
   const int64_t blocks = atoms * ceil_div(k_blocks, slices);
-  const int64_t merge = slices == 1 ? 0 : 200 * atoms + 400 + 50 * slices;
-  return blocks * (100 + 35 / std::min<int64_t>(2, atoms)) + merge;
+  const int64_t merge = slices == 1 ? 0 : 900 + 300 * atoms + 50 * slices;
+  return blocks * (atoms == 1 ? 125 : 112) + merge;
 }
 
 Status check_field(std::string_view what, const char* name, int32_t value, int32_t limit) {
@@ -69,11 +69,11 @@ GemmTile pick_gemm_tile(const GemmShape& shape, const Gpu& gpu, int32_t rows) {
   if (rows <= 16) return GemmTile::k16;
   if (rows <= 32) return GemmTile::k32;
   const int64_t atoms = static_cast<int64_t>(shape.groups) * gemm_group_blocks(shape) * gemm_slices(shape);
-  const bool tall = gemm_group_blocks(shape) >= 4 && atoms >= 4 * static_cast<int64_t>(gpu.sms);
+  const bool tall = gpu.wgmma && gemm_group_blocks(shape) >= 4 && atoms >= 4 * static_cast<int64_t>(gpu.sms);
   return tall ? GemmTile::k64Tall : GemmTile::k64;
 }
 
-GemmPlan plan_gemm(const GemmShape& shape, const Gpu& gpu, GemmTile tile, int32_t rows, int32_t extra_bytes) {
+GemmPlan plan_gemm(const GemmShape& shape, const Gpu& gpu, GemmTile tile, int32_t rows) {
   const TileSize size = kTileSizes[static_cast<size_t>(tile)];
   GemmPlan p{};
   p.tile = tile;
@@ -84,18 +84,16 @@ GemmPlan plan_gemm(const GemmShape& shape, const Gpu& gpu, GemmTile tile, int32_
   p.column_tiles = static_cast<int32_t>(ceil_div(rows, size.rows));
   const bool roomy = gpu.shared_bytes >= 160 << 10;
   p.weight_blocks = roomy || tile == GemmTile::k64Tall ? 4 : 2;
-  p.input_blocks = !roomy || tile == GemmTile::k64Tall ? 1 : size.rows <= 16 ? 4 : 2;
-  if (!roomy && size.rows <= 16) p.input_blocks = 2;
-  const int32_t pitch = p.input_blocks * kGemmBlockK * 2 + 16;
-  p.stage_bytes =
-      p.weight_blocks * kGemmBlockBytes + static_cast<int32_t>(round_up(size.rows * pitch, kBarrierAlignment));
-  p.extra_bytes = static_cast<int32_t>(round_up(extra_bytes, kBarrierAlignment));
-  p.ring_stages = std::min(kMaxGemmStages, (gpu.shared_bytes - kGemmBarrierBytes - p.extra_bytes) / p.stage_bytes);
+  p.input_blocks = size.rows <= 16 ? p.weight_blocks : roomy && tile != GemmTile::k64Tall ? 2 : 1;
+  p.stage_bytes = p.weight_blocks * kGemmBlockBytes + p.input_blocks * size.rows * kGemmBlockK * 2;
+  p.ring_offset =
+      static_cast<int32_t>(round_up(kGemmBarrierBytes + size.rows * (kGemmBlockRows + 2) * 4, kRingAlignment));
+  p.ring_stages = std::min(kMaxGemmStages, (gpu.shared_bytes - p.ring_offset) / p.stage_bytes);
   const int64_t groups = ceil_div(p.row_blocks, p.atoms);
   const int64_t work =
       p.column_tiles == 1 ? static_cast<int64_t>(p.row_blocks) * p.slices : groups * p.slices * p.column_tiles;
   p.grid = static_cast<int32_t>(std::min<int64_t>(gpu.sms, work));
-  p.shared_bytes = kGemmBarrierBytes + p.extra_bytes + p.ring_stages * p.stage_bytes;
+  p.shared_bytes = p.ring_offset + p.ring_stages * p.stage_bytes;
   return p;
 }
 

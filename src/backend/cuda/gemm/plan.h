@@ -45,7 +45,7 @@ struct GemmPlan {
   int32_t input_blocks;   // K blocks of a stage, at most
   int32_t stage_bytes;
   int32_t ring_stages;
-  int32_t extra_bytes;  // of shared memory between the barriers and the ring
+  int32_t ring_offset;  // bytes into shared memory; before it the barriers and an atom's outputs
   int32_t grid;
   int32_t shared_bytes;
 };
@@ -56,7 +56,6 @@ inline constexpr int32_t kGemmBarrierBytes = 512;
 // Fastest tile for this many rows. The bits don't depend on it.
 GemmTile pick_gemm_tile(const GemmShape& shape, const Gpu& gpu, int32_t rows);
 
-// `extra_bytes`: shared memory that the epilogue wants.
-GemmPlan plan_gemm(const GemmShape& shape, const Gpu& gpu, GemmTile tile, int32_t rows, int32_t extra_bytes);
+GemmPlan plan_gemm(const GemmShape& shape, const Gpu& gpu, GemmTile tile, int32_t rows);
 
 }  // namespace ddtree::cuda
