@@ -17,8 +17,13 @@ namespace ddtree::cuda {
 namespace {
 
 constexpr BenchVerb kVerbs[] = {
-    {"experts", bench_experts}, {"dense", bench_dense},   {"head", bench_head},
-    {"trees", bench_trees},     {"attend", bench_attend}, {"draft_attend", bench_draft_attend},
+    {"experts", bench_experts},
+    {"dense", bench_dense},
+    {"head", bench_head},
+    {"trees", bench_trees},
+    {"moe", bench_moe},
+    {"attend", bench_attend},
+    {"draft_attend", bench_draft_attend},
 };
 
 constexpr PresetShape kKimi{7168, 64, 1536, 512, 64, 128, 128, 384, 8, 2048, 2048, 18432, 163840, 6, 64, 8, 128, 8};

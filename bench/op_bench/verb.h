@@ -50,6 +50,7 @@ struct BenchVerb {
 Status bench_experts(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_dense(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_trees(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
+Status bench_moe(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_head(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_attend(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);
 Status bench_draft_attend(const BenchOptions& options, const BenchDevice& device, JsonWriter& out);

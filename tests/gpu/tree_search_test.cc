@@ -34,9 +34,13 @@ class LoopBlock {
     *p += static_cast<T>(v);
     return old;
   }
+  template <class T>
+  static T add_one(T* p) {
+    return add(p, 1);
+  }
+  static int allocate(int* p, int count) { return add(p, count); }
   static void lower(int* p, int v) { *p = std::min(*p, v); }
   static void lower_all(int* p, int v) { lower(p, v); }
-  static void lower_bits(uint32_t* p, uint32_t v) { *p = std::min(*p, v); }
   void raise(const uint32_t* bins, uint32_t* offset, uint32_t*, int wanted, int* limit) {
     uint32_t sum = 0;
     for (int i = 0; i < kBins; ++i) {
@@ -58,16 +62,18 @@ class LoopBlock {
 bool expect_as_host(TreeShared& shared, const Candidates& c, int budget, bool chain_first) {
   Tree want;
   build_tree(c.view(), 1, budget, {.chain_first = chain_first}, want);
-  for (int s = 0; s < c.slots; ++s)
-    for (int r = 0; r < c.k; ++r) shared.log_prob[s][r] = c.lp(s, r);
   LoopBlock block;
-  TreeSearch<LoopBlock>(block, shared, {c.slots, c.k, budget, chain_first}).run();
+  TreeSearch<LoopBlock> search(block, shared);
+  search.clear();
+  for (int s = 0; s < c.slots; ++s)
+    for (int r = 0; r < c.k; ++r) search.put_candidate(s, r, c.lp(s, r), 0);
+  search.run({c.slots, c.k, budget, chain_first});
   EXPECT_EQ(shared.rows, want.rows);
   for (int i = 1; i < std::min(shared.rows, want.rows); ++i) {
     const auto node = static_cast<size_t>(i);
     const int at = shared.slot_of[i];
     EXPECT_EQ(shared.node_of[at], i);
-    EXPECT_EQ(shared.score[at], want.log_prob[node]);
+    EXPECT_EQ(shared.log_sum[i], want.log_prob[node]);
     EXPECT_EQ(shared.depth[at], want.depth[node]);
     EXPECT_EQ(shared.rank[at], want.rank[node]);
     EXPECT_EQ(shared.node_of[shared.parent[at]], want.parent[node]);

@@ -13,7 +13,7 @@ namespace {
 constexpr int kCombineThreads = 128;  // small enough to wait beside a CTA of the layer
 constexpr int kCombineColumns = 256;  // of a warp, 8 of a lane
 
-// out[t] = Σ w · y over the token's slots, ascending expert; and clears the layer's counters. A warp takes one row's
+// out[t] = Σ w · y over the token's slots, ascending expert, then the shared expert's y; and clears the layer's counters. A warp takes one row's
 // 256 columns (or fewer: hidden is a multiple of 128); y is not needed after it, so its lines never go to memory.
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const ExpertKernelArgs a) {
   wait_for_previous_kernel();
@@ -59,6 +59,15 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const ExpertKe
         sum[2 * k] = fmaf(w[i], __uint_as_float(words[k] << 16), sum[2 * k]);
         sum[2 * k + 1] = fmaf(w[i], __uint_as_float(words[k] & 0xffff0000u), sum[2 * k + 1]);
       }
+    }
+  }
+  if (a.shared != nullptr && inside) {
+    const uint4 y = *reinterpret_cast<const uint4*>(a.shared + static_cast<int64_t>(t) * a.hidden + column);
+    const uint32_t words[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      sum[2 * k] += __uint_as_float(words[k] << 16);
+      sum[2 * k + 1] += __uint_as_float(words[k] & 0xffff0000u);
     }
   }
   if (inside)
@@ -132,6 +141,8 @@ Status run_chunk(const ExpertShape& shape, const ExpertDevice& device, const Exp
   a.ids = args.ids + static_cast<int64_t>(first) * shape.top_k;
   a.route_weights = args.weights + static_cast<int64_t>(first) * shape.top_k;
   a.out = static_cast<bf16*>(args.out) + static_cast<int64_t>(first) * shape.hidden;
+  if (args.shared != nullptr)
+    a.shared = static_cast<const bf16*>(args.shared) + static_cast<int64_t>(first) * shape.hidden;
   a.claimed = reinterpret_cast<uint32_t*>(workspace + w.claimed);
   a.ready = reinterpret_cast<uint32_t*>(workspace + w.ready);
   a.slot = reinterpret_cast<int32_t*>(workspace + w.slot);

@@ -46,6 +46,7 @@ struct ExpertsArgs {
   int32_t rows = 0;
   void* workspace = nullptr;       // expert_workspace_bytes(…, ≥ rows), 256-byte aligned
   std::optional<ExpertMode> mode;  // for tests and measurements; the bits don't depend on it
+  const void* shared = nullptr;    // [rows, hidden] bf16, added to the sum behind the experts; null: none
 };
 
 int64_t expert_workspace_bytes(const ExpertShape& shape, int32_t max_rows);

@@ -32,6 +32,7 @@ struct ExpertKernelArgs {
   bf16* h;                     // [rows · top_k, inter]
   bf16* y;                     // [rows · top_k, hidden]
   bf16* out;                   // [rows, hidden]
+  const bf16* shared;          // [rows, hidden] to add behind the experts, or null
   int32_t* slot;               // [rows, top_k]
   uint32_t* claimed;           // units that CTAs have taken beyond their first; zero between launches
   uint32_t* ready;             // [tiles] finished 16-row tiles of gate_up; zero between launches

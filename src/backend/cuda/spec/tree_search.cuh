@@ -2,8 +2,9 @@
 // the sums of build_tree (spec/tree.h).
 //
 // Where every sum is exact (checked: all log-probabilities are multiples of a power of two that leaves their largest
-// sum below 2^53 of them) and no log-probability is positive or larger than the one before it, the first B pops of a
-// heap are simply the B best nodes, and a node's score does not depend on the order of adding. Then nodes are found in
+// sum below 2^52 of them) and no log-probability is positive or larger than the one before it, the first B pops of a
+// heap are simply the B best nodes, and a node's score does not depend on the order of adding: costs are integers, in
+// units of that power. Then nodes are found in
 // rounds by their number of deviations from "rank 0": round j finds the nodes whose rank path has j ranks above 0 and
 // ends in one of them, with the runs of rank 0 behind those of round j − 1. A path with j deviations comes after 2^j −
 // 1 others, so that there are at most 8 rounds, where levels would be 16. A histogram of all scores seen says which bin
@@ -28,6 +29,7 @@ namespace ddtree::cuda {
 
 inline constexpr int kBins = 2048;
 inline constexpr int kPool = 1024;  // candidates, the root included
+inline constexpr int kOpenAtOnce = 128;
 inline constexpr int kTreeThreads = 512;
 
 // One stream's part of a launch, within the limits of spec/tree.h.
@@ -90,146 +92,188 @@ __host__ __device__ inline uint64_t order_key(double x) {
   return bits >> 63 ? ~bits : bits | uint64_t{1} << 63;
 }
 
+// 2^exponent, for exponents of normal numbers.
+__host__ __device__ inline double power_of_two(int exponent) {
+  const uint64_t bits = static_cast<uint64_t>(exponent + 1023) << 52;
+  double x;
+  memcpy(&x, &bits, 8);
+  return x;
+}
+
 // What the block shares. Slots of the pool are candidates; slot 0 is the root.
 struct TreeShared {
-  double grid[kMaxDepth][kMaxRanks];  // score of "rank 0 down to the slot above, then rank r"
-  double spine[kMaxDepth + 1];        // score of rank 0 all the way to a depth
-  double score[kPool];
-  double floor[kMaxRows];  // the least score up to a node
+  int64_t own[kMaxDepth][kMaxRanks + 1];  // cost of a slot's ranks, kNever behind the last; one more: no bank conflicts
+  int64_t spine[kMaxDepth + 2];           // cost of rank 0 all the way to a depth
+  union {
+    int64_t cost[kPool];  // of the search
+    double score[kPool];  // of the frontier
+  };
+  uint64_t key[kMaxRows + 1];  // of what waits in the frontier
+  double log_sum[kMaxRows];    // of a node, and the least up to it
+  double floor[kMaxRows];
   RankPath path[kPool];
   float log_prob[kMaxDepth][kMaxRanks];
   int32_t id[kMaxDepth][kMaxRanks];
   alignas(16) uint32_t bins[kBins];
-  uint32_t offset[kBins + 1];
-  uint32_t warp_sum[32];
-  struct {
-    int32_t base, count;
-  } run[kTreeThreads];
+  alignas(16) uint32_t offset[kBins + 4];
+  alignas(16) uint32_t warp_sum[32];
+  uint16_t run[kOpenAtOnce * kMaxDepth];   // by open node and slot: where its candidates begin
+  uint16_t owner[kPool];                   // the (open node, slot) of a candidate
   uint16_t order[kPool], open[kPool];      // open: nodes that end in a deviation and have descendants to look at
   int16_t parent[kPool], previous[kPool];  // slots; previous: the sibling before
+  int16_t from[kPool];                     // the node above that ends in a deviation, or the root
   int16_t node_of[kPool];
   int16_t slot_of[kMaxRows];
   uint8_t depth[kPool], rank[kPool];
   int ranks[kMaxDepth];  // candidates of a slot before the first −inf or NaN
   int slots;             // before the first without candidates
   int unsorted, lowest, pooled, opened, limit, rows;
-  uint32_t cost_bound;  // bits of a float
-  float scale;
+  int shift;  // log2 of a bin's width
 };
 
 template <class Block>
 class TreeSearch {
  public:
-  __device__ TreeSearch(Block& block, TreeShared& shared, const TreeTask& task) : b_(block), s_(shared), task_(task) {}
+  __device__ TreeSearch(Block& block, TreeShared& shared) : b_(block), s_(shared) {}
 
-  // log_prob and id are in place. Leaves rows, and by node slot_of, floor; by slot parent, previous, depth, rank, score
-  // and node_of.
-  __device__ void run() {
-    inspect();
-    if (!(exact() && search())) follow_frontier();
-  }
-
- private:
-  static constexpr int kEntries = kMaxDepth * kMaxRanks;
-
-  __device__ void inspect() {
+  // Needs nothing of the task. All threads join after it.
+  __device__ void clear() {
     b_.each([&](int t) {
       for (int i = t; i < kBins; i += Block::kThreads) s_.bins[i] = 0;
-      if (t < kMaxDepth) s_.ranks[t] = task_.k;
+      if (t < kMaxDepth) s_.ranks[t] = kMaxRanks;
       if (t > 0) return;
-      s_.slots = task_.k > 0 ? task_.slots : 0;
+      s_.slots = kMaxDepth;
       s_.unsorted = 0;
-      s_.lowest = 1000;
+      s_.lowest = kNone;
       s_.pooled = 1;
       s_.opened = 0;
       s_.limit = kBins - 1;
       s_.rows = 1;
-      s_.cost_bound = 0x7f800000;
+      s_.shift = 63;
       s_.slot_of[0] = s_.node_of[0] = 0;
       s_.depth[0] = s_.rank[0] = 0;
-      s_.parent[0] = s_.previous[0] = -1;
-      s_.score[0] = s_.floor[0] = s_.spine[0] = 0.0;
+      s_.parent[0] = s_.previous[0] = s_.from[0] = -1;
+      s_.cost[0] = s_.spine[0] = 0;
+      s_.log_sum[0] = s_.floor[0] = 0.0;
       s_.path[0] = {0, 0};
     });
+  }
+
+  // A thread calls it for every candidate that it puts in place. Candidates beyond the task may be anything.
+  __device__ void put_candidate(int slot, int rank, float log_prob, int32_t id) {
+    s_.log_prob[slot][rank] = log_prob;
+    s_.id[slot][rank] = id;
+    if (log_prob > -kInfinity) return;
+    Block::lower(&s_.ranks[slot], rank);
+    if (rank == 0) Block::lower(&s_.slots, slot);
+  }
+
+  // All candidates are in place. Leaves rows, and by node slot_of, log_sum and floor; by slot parent, previous, depth,
+  // rank and node_of.
+  __device__ void run(const TreeTask& task) {
+    task_ = task;
+    slots_ = task.k > 0 ? min(s_.slots, task.slots) : 0;
+    if (!(exact() && search())) follow_frontier();
+  }
+
+ private:
+  static constexpr int kEntries = kMaxDepth * kMaxRanks, kNone = 1000;
+  static constexpr int64_t kNever = int64_t{1} << 60;  // beyond every cost
+
+  __device__ int ranks(int slot) const { return min(s_.ranks[slot], task_.k); }
+
+  // Whether sums are exact and descend. Then fills own and spine, and bounds the cost of the B-th best node by that of
+  // the worst in a rectangle of at least B nodes: depths 1 … d, ranks up to one that they all have.
+  __device__ bool exact() {
+    first_ = task_.chain_first ? min(slots_, task_.budget) : 0;
+    wanted_ = task_.budget - first_;
     b_.each([&](int t) {
+      int lowest = kNone;
       for (int e = t; e < kEntries; e += Block::kThreads) {
         const int slot = e / kMaxRanks, rank = e % kMaxRanks;
-        if (slot >= task_.slots || rank >= task_.k || s_.log_prob[slot][rank] > -kInfinity) continue;
-        Block::lower(&s_.ranks[slot], rank);
-        if (rank == 0) Block::lower(&s_.slots, slot);
-      }
-    });
-    slots_ = s_.slots;
-    b_.each([&](int t) {
-      int lowest = 1000;
-      for (int e = t; e < kEntries; e += Block::kThreads) {
-        const int slot = e / kMaxRanks, rank = e % kMaxRanks;
-        if (slot >= slots_ || rank >= s_.ranks[slot]) continue;
+        if (slot >= slots_ || rank >= ranks(slot)) continue;
         const float x = s_.log_prob[slot][rank];
         if (x > 0 || (rank > 0 && x > s_.log_prob[slot][rank - 1])) s_.unsorted = 1;
         if (x != 0) lowest = min(lowest, lowest_exponent(x));
       }
       Block::lower_all(&s_.lowest, lowest);
-      if (t > slots_ || t == 0) return;
-      double sum = 0;
-      for (int slot = 0; slot < t; ++slot) sum += s_.log_prob[slot][0];
-      s_.spine[t] = sum;
     });
-  }
+    lowest_ = s_.lowest == kNone ? 0 : s_.lowest;
+    float most = 0;  // no sum on the way is larger, but for roundings of this one
+    for (int slot = 0; slot < kMaxDepth; ++slot)
+      if (slot < slots_) most -= s_.log_prob[slot][ranks(slot) - 1];
+    const int exponent = static_cast<int>(bits_of(most) >> 23 & 255) - 127;
+    if (s_.unsorted != 0 || exponent + 2 > lowest_ + 52) return false;
 
-  // Also fills the grid, and bounds the cost of the B-th best node by that of the worst in a rectangle of at least B
-  // nodes: depths 1 … d, ranks up to one that they all have.
-  __device__ bool exact() {
-    first_ = task_.chain_first ? min(slots_, max(task_.budget, 0)) : 0;
-    wanted_ = max(task_.budget, 0) - first_;
+    const double units = power_of_two(-lowest_);
     b_.each([&](int t) {
       for (int e = t; e < slots_ * kMaxRanks; e += Block::kThreads) {
         const int slot = e / kMaxRanks, rank = e % kMaxRanks;
-        if (rank < s_.ranks[slot]) s_.grid[slot][rank] = s_.spine[slot] + s_.log_prob[slot][rank];
+        s_.own[slot][rank] = rank < ranks(slot) ? static_cast<int64_t>(-s_.log_prob[slot][rank] * units) : kNever;
       }
-      const int depth = t - (Block::kThreads - kMaxDepth - 1);
-      if (depth < 1 || depth > slots_) return;
-      const int last = (wanted_ + depth - 1) / depth - (task_.chain_first ? 0 : 1);
-      double worst = 0;
-      for (int slot = 0; slot < depth && last >= 0; ++slot) {
-        if (last >= s_.ranks[slot]) return;
-        worst = max(worst, -(s_.spine[slot] + s_.log_prob[slot][last]));
-      }
-      Block::lower_bits(&s_.cost_bound, bits_of(static_cast<float>(worst)));
     });
-    double most = 0;  // no sum on the way is larger
-    for (int slot = 0; slot < slots_; ++slot) most -= s_.log_prob[slot][s_.ranks[slot] - 1];
-    const int exponent = static_cast<int>(bits_of(static_cast<float>(most)) >> 23 & 255) - 127;
-    float bound;
-    const uint32_t bits = s_.cost_bound;
-    memcpy(&bound, &bits, 4);
-    scale_ = static_cast<float>(kBins - 2) / (bits == 0x7f800000 ? static_cast<float>(most) : bound);
-    return s_.unsorted == 0 && exponent + 1 <= s_.lowest + 52;
+    b_.each([&](int t) {
+      if (t == 0 || t > kMaxDepth) return;
+      int64_t sum = 0;
+      for (int slot = 0; slot < kMaxDepth; ++slot) sum += slot < min(t, slots_) ? s_.own[slot][0] : 0;
+      s_.spine[t] = sum;
+    });
+    b_.each([&](int t) {
+      if (t >= 32) return;
+      const int depth = t + 1, last = (wanted_ + depth - 1) / depth - (task_.chain_first ? 0 : 1);
+      int64_t worst = depth <= slots_ ? 0 : kNever;
+      for (int slot = 0; slot < kMaxDepth; ++slot)
+        worst =
+            max(worst, slot < min(depth, slots_) ? s_.spine[slot] + s_.own[slot][max(0, min(last, kMaxRanks - 1))] : 0);
+      if (last >= kMaxRanks) worst = kNever;
+      Block::lower_all(&s_.shift, shift_for(min(worst, static_cast<int64_t>(most * 1.001f * units) + 1)));
+    });
+    shift_ = s_.shift;
+    return true;
   }
 
-  // Ascending in the cost; the last bin holds all the rest, and everything where the scale is not finite.
-  __device__ int bin_of(double score) const {
-    return static_cast<int>(fminf(-static_cast<float>(score) * scale_, static_cast<float>(kBins - 1)));
+  // The least one that keeps the cost out of the last bin.
+  __device__ static int shift_for(int64_t cost) {
+    int shift = 0;
+    for (int step = 32; step > 0; step /= 2)
+      if (cost >> (shift + step - 1) >= kBins - 1) shift += step;
+    return shift;
   }
+
+  // Ascending in the cost; the last bin holds all the rest.
+  __device__ int bin_of(int64_t cost) const { return static_cast<int>(min(cost >> shift_, int64_t{kBins - 1})); }
+  __device__ void count(int64_t cost) {
+    const int bin = bin_of(cost);
+    if (bin == kBins - 1)
+      Block::add_one(&s_.bins[bin]);  // of all threads at once, so that a crowd does not queue
+    else
+      Block::add(&s_.bins[bin], 1u);
+  }
+  // Costs below it are within the limit.
+  __device__ int64_t end_of_limit() const {
+    return s_.limit == kBins - 1 ? kNever : static_cast<int64_t>(s_.limit + 1) << shift_;
+  }
+  __device__ void raise() { b_.raise(s_.bins, s_.offset, s_.warp_sum, wanted_, &s_.limit); }
 
   __device__ bool search() {
     b_.each([&](int t) {
       for (int e = t; e < slots_ * kMaxRanks; e += Block::kThreads) {
         const int slot = e / kMaxRanks, rank = e % kMaxRanks;
-        if (rank < s_.ranks[slot] && (rank > 0 || !task_.chain_first))
-          Block::add(&s_.bins[bin_of(s_.grid[slot][rank])], 1u);
+        if (rank < ranks(slot) && (rank > 0 || !task_.chain_first)) count(s_.spine[slot] + s_.own[slot][rank]);
       }
       if (t == 0 && wanted_ == 0) s_.limit = -1;
     });
-    if (wanted_ > 0) b_.raise(s_.bins, s_.offset, s_.warp_sum, wanted_, &s_.limit);
-    expand(0, 1, false);
+    if (wanted_ > 0) raise();
+    expand_root();
+    if (s_.pooled > kPool) return false;
     int begin = 0, end = s_.opened;
     while (begin < end) {
       const int pooled = s_.pooled;
       b_.sync();  // all have read what the next round changes
       expand(begin, end, true);
-      b_.raise(s_.bins, s_.offset, s_.warp_sum, wanted_, &s_.limit);
-      if (s_.pooled > kPool) {  // again, with the limit that the round's own scores have set
+      raise();
+      const int room = kPool - (kMaxNodes + 1);  // what later rounds may need
+      if (s_.pooled > max(room, pooled)) {       // again, with the limit that the round's own scores have set
         b_.sync();
         b_.each([&](int t) {
           if (t == 0) s_.pooled = pooled, s_.opened = end;
@@ -244,64 +288,107 @@ class TreeSearch {
     return true;
   }
 
-  // Candidates of slot `slot` behind a node of this base (its score less that of the spine at its depth), up to the
-  // limit. They are the first ones, as bins ascend with the rank.
-  __device__ int count_within(double base, int slot) const {
-    int low = 0, high = s_.ranks[slot];
-    if (bin_of(base + s_.grid[slot][0]) > s_.limit) return 0;
-    while (low + 1 < high) {
-      const int middle = (low + high) / 2;
-      (bin_of(base + s_.grid[slot][middle]) <= s_.limit ? low : high) = middle;
-    }
-    return low + 1;
+  // Adds to the pool what hangs below the root by a run of rank 0 and at most one deviation, within the limit.
+  __device__ void expand_root() {
+    const int64_t end = end_of_limit();
+    b_.each([&](int t) {
+      if (t >= 32) return;
+      int within = t < slots_ ? count_below(t, end - s_.spine[t]) : 0;
+      if (task_.chain_first && t < first_) within = max(within, 1);
+      const int at = Block::allocate(&s_.pooled, within);
+      if (t < kMaxDepth) s_.run[t] = static_cast<uint16_t>(at), s_.warp_sum[t] = static_cast<uint32_t>(within);
+    });
+    b_.each([&](int t) {
+      for (int e = t; e < slots_ * kMaxRanks; e += Block::kThreads) {
+        const int slot = e / kMaxRanks, rank = e % kMaxRanks, at = s_.run[slot] + rank;
+        if (rank < static_cast<int>(s_.warp_sum[slot]) && at < kPool) put(0, slot, rank, at, end);
+      }
+    });
   }
 
-  // Adds to the pool what hangs below open[begin … end) by a run of rank 0 and at most one deviation behind it; for
-  // begin = 0 = end − 1, before anything is open, below the root.
+  // How many ranks of a slot cost less than `end`: the first ones.
+  __device__ int count_below(int slot, int64_t end) const {
+    if (s_.own[slot][0] >= end) return 0;
+    int below = 1;  // ranks known to be
+    for (int step = 32; step > 0; step /= 2)
+      if (below + step <= kMaxRanks && s_.own[slot][below + step - 1] < end) below += step;
+    return below;
+  }
+
+  // The same below open[begin … end).
   __device__ void expand(int begin, int end, bool counting) {
-    constexpr int kNodes = Block::kThreads / kMaxDepth;
-    const bool from_root = s_.pooled == 1;
-    b_.sync();
-    for (int first = begin; first < end; first += kNodes) {
-      const int nodes = min(kNodes, end - first);
+    const int64_t limit = end_of_limit();
+    for (int first = begin; first < end; first += kOpenAtOnce) {
+      const int pairs = min(kOpenAtOnce, end - first) * kMaxDepth, pooled = s_.pooled;
+      b_.sync();
       b_.each([&](int t) {
-        if (t >= nodes * kMaxDepth) return;
-        const int from = from_root ? 0 : s_.open[first + t / kMaxDepth], slot = t % kMaxDepth;
-        int count = 0;
-        if (slot >= s_.depth[from] && slot < slots_)
-          count = count_within(s_.score[from] - s_.spine[s_.depth[from]], slot);
-        if (from_root && task_.chain_first && slot < first_) count = max(count, 1);
-        s_.run[t].count = count;
-        if (count > 0) s_.run[t].base = static_cast<int32_t>(Block::add(&s_.pooled, count));
+        for (int pair = t; pair < (pairs + 31) / 32 * 32; pair += Block::kThreads)
+          claim(pair < pairs ? s_.open[first + pair / kMaxDepth] : -1, pair, limit, counting);
       });
-      int share = Block::kThreads / (nodes * kMaxDepth);  // threads of a (node, slot): 1, 2, 4 …
-      while ((share & (share - 1)) != 0) share &= share - 1;
       b_.each([&](int t) {
-        const int pair = t / share;
-        if (pair >= nodes * kMaxDepth) return;
-        const int from = from_root ? 0 : s_.open[first + pair / kMaxDepth];
-        for (int rank = t % share; rank < s_.run[pair].count; rank += share) put(from, pair, rank, counting);
+        for (int at = pooled + t; at < min(s_.pooled, kPool); at += Block::kThreads) {
+          const int pair = s_.owner[at];
+          const int64_t cost = put(s_.open[first + pair / kMaxDepth], pair, at - s_.run[pair], at, limit);
+          if (counting) count(cost);
+        }
       });
     }
   }
 
-  __device__ void put(int from, int pair, int rank, bool counting) {
-    const int slot = pair % kMaxDepth, above = s_.depth[from], at = s_.run[pair].base + rank;
-    const double score = (s_.score[from] - s_.spine[above]) + s_.grid[slot][rank];
-    if (counting) Block::add(&s_.bins[bin_of(score)], 1u);
-    if (at >= kPool) return;
-    s_.score[at] = score;
-    s_.path[at] = extend(s_.path[from], above, slot + 1, rank);
-    s_.parent[at] = static_cast<int16_t>(slot == above ? from : s_.run[pair - 1].base);
+  // Takes room in the pool for the candidates of one slot behind `from` that are within the limit. Whole warps call it;
+  // −1: nobody's.
+  __device__ void claim(int from, int pair, int64_t limit, bool counting) {
+    const int slot = pair % kMaxDepth, above = from < 0 ? kMaxDepth : s_.depth[from];
+    int64_t base = 0;
+    int within = 0;
+    if (slot >= above && slot < slots_) {
+      base = s_.cost[from] - s_.spine[above] + s_.spine[slot];
+      within = count_below(slot, limit - base);
+    }
+    const int at = Block::allocate(&s_.pooled, within);
+    if (within == 0) return;
+    s_.run[pair] = static_cast<uint16_t>(min(at, kPool));
+    for (int rank = 0; rank < within; ++rank) {
+      if (at + rank < kPool)
+        s_.owner[at + rank] = static_cast<uint16_t>(pair);
+      else if (counting)
+        count(base + s_.own[slot][rank]);
+    }
+  }
+
+  __device__ int64_t put(int from, int pair, int rank, int at, int64_t limit) {
+    const int slot = pair % kMaxDepth, above = s_.depth[from];
+    const int64_t cost = s_.cost[from] - s_.spine[above] + s_.spine[slot] + s_.own[slot][rank];
+    s_.cost[at] = cost;
+    s_.parent[at] = static_cast<int16_t>(slot == above ? from : s_.run[pair - 1]);
     s_.previous[at] = static_cast<int16_t>(rank == 0 ? -1 : at - 1);
+    s_.from[at] = static_cast<int16_t>(from);
     s_.depth[at] = static_cast<uint8_t>(slot + 1);
     s_.rank[at] = static_cast<uint8_t>(rank);
-    s_.node_of[at] = -1;
-    if (rank > 0 && slot + 1 < slots_ && bin_of(score + s_.log_prob[slot + 1][0]) <= s_.limit)
-      s_.open[Block::add(&s_.opened, 1)] = static_cast<uint16_t>(at);
+    if (rank > 0 && slot + 1 < slots_ && cost + (s_.spine[slot + 2] - s_.spine[slot + 1]) < limit)
+      s_.open[Block::add_one(&s_.opened)] = static_cast<uint16_t>(at);
+    return cost;
   }
 
-  __device__ bool on_spine(int slot) const { return s_.path[slot] == ones_to(s_.depth[slot]); }
+  __device__ RankPath path_of(int at) const {
+    RankPath path = {0, 0};
+    for (; at > 0; at = s_.from[at]) {
+      const int above = s_.depth[s_.from[at]];
+      const RankPath part = extend({0, 0}, above, s_.depth[at], s_.rank[at]);
+      path.high |= part.high;
+      path.low |= part.low;
+    }
+    return path;
+  }
+
+  __device__ void number(int at, int node, int64_t cost) {
+    s_.node_of[at] = static_cast<int16_t>(node);
+    s_.slot_of[node] = static_cast<int16_t>(at);
+    const double units = power_of_two(lowest_);
+    s_.log_sum[node] = static_cast<double>(-cost) * units;
+    s_.floor[node] =
+        task_.chain_first ? static_cast<double>(-max(cost, s_.spine[min(first_, node)])) * units : s_.log_sum[node];
+  }
 
   // Node numbers from the histogram's prefix sums; within a bin by comparing.
   __device__ void place() {
@@ -309,34 +396,33 @@ class TreeSearch {
     const uint32_t total = wanted_ > 0 ? s_.offset[limit + 1] : 0;
     b_.each([&](int t) {
       for (int at = 1 + t; at < s_.pooled; at += Block::kThreads) {
-        if (task_.chain_first && on_spine(at)) {
-          const int node = s_.depth[at];
-          s_.node_of[at] = static_cast<int16_t>(node);
-          s_.slot_of[node] = static_cast<int16_t>(at);
-          s_.floor[node] = s_.score[at];
+        if (task_.chain_first && s_.from[at] == 0 && s_.rank[at] == 0) {
+          number(at, s_.depth[at], s_.cost[at]);
           continue;
         }
-        const int bin = bin_of(s_.score[at]);
-        if (bin <= limit) s_.order[s_.offset[bin] + Block::add(&s_.bins[bin], ~0u) - 1] = static_cast<uint16_t>(at);
+        const int bin = bin_of(s_.cost[at]);
+        if (bin > limit) continue;
+        s_.order[s_.offset[bin] + Block::add(&s_.bins[bin], ~0u) - 1] = static_cast<uint16_t>(at);
+        if (s_.offset[bin + 1] > s_.offset[bin] + 1) s_.path[at] = path_of(at);
       }
       if (t == 0) s_.rows = 1 + first_ + min(wanted_, static_cast<int>(total));
     });
     b_.each([&](int t) {
       for (uint32_t i = t; i < total; i += Block::kThreads) {
-        const int at = s_.order[i], bin = bin_of(s_.score[at]);
-        uint32_t node = s_.offset[bin];
-        for (uint32_t j = s_.offset[bin]; j < s_.offset[bin + 1]; ++j) node += precedes(s_.order[j], at);
-        if (node >= static_cast<uint32_t>(wanted_)) continue;
-        node += 1 + static_cast<uint32_t>(first_);
-        s_.node_of[at] = static_cast<int16_t>(node);
-        s_.slot_of[node] = static_cast<int16_t>(at);
-        s_.floor[node] = min(s_.score[at], s_.spine[first_]);
+        const int at = s_.order[i];
+        const int64_t cost = s_.cost[at];
+        const int bin = bin_of(cost);
+        const uint32_t bin_begin = s_.offset[bin], bin_end = s_.offset[bin + 1];
+        uint32_t node = bin_begin;
+        for (uint32_t j = bin_begin; j < bin_end; ++j) {
+          const int other = s_.order[j];
+          const int64_t other_cost = s_.cost[other];
+          node += other_cost < cost;
+          if (other_cost == cost && other != at) node += s_.path[other] < s_.path[at];
+        }
+        if (node < static_cast<uint32_t>(wanted_)) number(at, static_cast<int>(node) + 1 + first_, cost);
       }
     });
-  }
-
-  __device__ bool precedes(int a, int b) const {
-    return s_.score[a] > s_.score[b] || (s_.score[a] == s_.score[b] && s_.path[a] < s_.path[b]);
   }
 
   // --- the frontier: one warp, whose lane 0 does what the host's loop does ---
@@ -345,6 +431,8 @@ class TreeSearch {
     b_.sync();
     if (b_.in_first_warp()) {
       int pooled = 1, waiting = 0, nodes = 0;
+      if (b_.lane() == 0) s_.score[0] = 0.0;
+      b_.sync_warp();
       int next = child(0, pooled);
       double least = kInfinity;
       while (task_.chain_first && next >= 0 && nodes < task_.budget) {
@@ -367,16 +455,21 @@ class TreeSearch {
 
   __device__ int wait(int candidate, int waiting) {
     if (candidate < 0) return waiting;
-    if (b_.lane() == 0) s_.order[waiting] = static_cast<uint16_t>(candidate);
+    if (b_.lane() == 0) {
+      s_.order[waiting] = static_cast<uint16_t>(candidate);
+      s_.key[waiting] = order_key(s_.score[candidate]);
+    }
     return waiting + 1;
   }
 
   __device__ double append(int at, int node, double least) {
     b_.sync_warp();
-    least = s_.score[at] < least ? s_.score[at] : least;
+    const double score = s_.score[at];
+    least = score < least ? score : least;
     if (b_.lane() == 0) {
       s_.node_of[at] = static_cast<int16_t>(node);
       s_.slot_of[node] = static_cast<int16_t>(at);
+      s_.log_sum[node] = score;
       s_.floor[node] = least;
     }
     return least;
@@ -412,7 +505,6 @@ class TreeSearch {
       s_.previous[at] = static_cast<int16_t>(previous);
       s_.depth[at] = static_cast<uint8_t>(depth);
       s_.rank[at] = static_cast<uint8_t>(rank);
-      s_.node_of[at] = -1;
     }
     b_.sync_warp();
     return at;
@@ -422,9 +514,13 @@ class TreeSearch {
   __device__ int take_best(int waiting) {
     b_.sync_warp();
     int best = -1;
-    for (int i = b_.lane(); i < waiting; i += Block::kLanes)
-      if (best < 0 || precedes(s_.order[i], s_.order[best])) best = i;
-    const uint64_t key = best < 0 ? 0 : order_key(s_.score[s_.order[best]]);
+    uint64_t key = 0;
+    for (int i = b_.lane(); i < waiting; i += Block::kLanes) {
+      const uint64_t other = s_.key[i];
+      if (best >= 0 && (other < key || (other == key && s_.path[s_.order[best]] < s_.path[s_.order[i]]))) continue;
+      best = i;
+      key = other;
+    }
     uint32_t equal = b_.holders_of_largest(key);
     int winner = -1;
     for (; equal != 0; equal &= equal - 1) {
@@ -433,7 +529,10 @@ class TreeSearch {
     }
     const int at = s_.order[winner];
     b_.sync_warp();
-    if (b_.lane() == 0) s_.order[winner] = s_.order[waiting - 1];
+    if (b_.lane() == 0) {
+      s_.order[winner] = s_.order[waiting - 1];
+      s_.key[winner] = s_.key[waiting - 1];
+    }
     return at;
   }
 
@@ -441,11 +540,12 @@ class TreeSearch {
 
   Block& b_;
   TreeShared& s_;
-  const TreeTask task_;
+  TreeTask task_;
   int slots_ = 0;
   int first_ = 0;   // nodes that the chain has taken
   int wanted_ = 0;  // nodes by score
-  float scale_ = 0;
+  int lowest_ = 0;  // exponent of the unit of costs
+  int shift_ = 0;   // a bin is 2^shift_ units
 };
 
 }  // namespace ddtree::cuda

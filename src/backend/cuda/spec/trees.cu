@@ -35,9 +35,23 @@ class DeviceBlock {
   __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
   __device__ static uint32_t add(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
-  __device__ static int add(int* p, int v) { return atomicAdd(p, v); }
+  // The same by 1, of all threads of a warp that are here: one addition for them.
+  template <class T>
+  __device__ static T add_one(T* p) {
+    const uint32_t here = __activemask(), below = here & ((1u << threadIdx.x % 32) - 1);
+    T first = 0;
+    if (below == 0) first = atomicAdd(p, static_cast<T>(__popc(here)));
+    return __shfl_sync(here, first, __ffs(here) - 1) + static_cast<T>(__popc(below));
+  }
+  // Of whole warps: where this thread's `count` begin.
+  __device__ static int allocate(int* p, int count) {
+    const int lane = static_cast<int>(threadIdx.x) % 32,
+              until = static_cast<int>(inclusive(static_cast<uint32_t>(count), lane));
+    int first = 0;
+    if (lane == 31 && until > 0) first = atomicAdd(p, until);
+    return __shfl_sync(~0u, first, 31) + until - count;
+  }
   __device__ static void lower(int* p, int v) { atomicMin(p, v); }
-  __device__ static void lower_bits(uint32_t* p, uint32_t v) { atomicMin(p, v); }
   __device__ static void lower_all(int* p, int v) {
     v = __reduce_min_sync(~0u, v);
     if (threadIdx.x % 32 == 0) atomicMin(p, v);
@@ -51,18 +65,15 @@ class DeviceBlock {
     uint32_t before = inclusive(sum, lane);
     if (lane == 31) warp_sum[t / 32] = before;
     __syncthreads();
-    const uint32_t warps = inclusive(lane < kWarps ? warp_sum[lane] : 0, lane);
-    const uint32_t others = __shfl_sync(~0u, warps, max(t / 32 - 1, 0));
-    before += (t >= 32 ? others : 0) - sum;
-    const uint32_t counts[4] = {own.x, own.y, own.z, own.w};
+    before -= sum;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      offset[4 * t + i] = before;
-      if (before < static_cast<uint32_t>(wanted) && before + counts[i] >= static_cast<uint32_t>(wanted))
-        *limit = 4 * t + i;
-      before += counts[i];
-    }
-    if (t == kTreeThreads - 1) offset[kBins] = before;
+    for (int w = 0; w < kWarps; ++w) before += w < t / 32 ? warp_sum[w] : 0;
+    const uint32_t ends[4] = {before + own.x, before + own.x + own.y, before + own.x + own.y + own.z, before + sum};
+    reinterpret_cast<uint4*>(offset)[t] = make_uint4(before, ends[0], ends[1], ends[2]);
+    const auto enough = static_cast<uint32_t>(wanted);
+    if (before < enough && ends[3] >= enough)
+      *limit = 4 * t + (ends[0] >= enough ? 0 : ends[1] >= enough ? 1 : ends[2] >= enough ? 2 : 3);
+    if (t == kTreeThreads - 1) offset[kBins] = ends[3];
     __syncthreads();
   }
 
@@ -92,46 +103,75 @@ struct BuildArgs {
 };
 
 // What the nodes' threads exchange before they write.
+struct alignas(16) Words {
+  uint64_t x, y, z, w;
+};
 struct Links {
-  int16_t parent[kMaxRows], first_child[kMaxRows], next_sibling[kMaxRows];
+  Words ancestors[kMaxRows];
+  int16_t up[kMaxRows];  // an ancestor, 2ⁿ levels up or the root
+  int16_t first_child[kMaxRows], next_sibling[kMaxRows];
 };
 
-__device__ void load(const DraftTable& table, const TreeTask& task, int stream, TreeShared& shared) {
-  for (int e = threadIdx.x; e < kMaxDepth * kMaxRanks; e += kTreeThreads) {
-    const int slot = e / kMaxRanks, rank = e % kMaxRanks;
-    if (slot >= task.slots || rank >= task.k) continue;
-    const int64_t at = (static_cast<int64_t>(stream) * table.slots + slot) * table.k + rank;
-    const float value = table.value[at];
-    shared.log_prob[slot][rank] =
-        table.lse == nullptr ? value : value - table.lse[static_cast<int64_t>(stream) * table.slots + slot];
-    shared.id[slot][rank] = table.id[at];
-  }
-}
-
-__device__ AncestorWords ancestors_of(const Links& links, int node) {
-  uint64_t words[kAncestorWords] = {};
-  for (int i = node; i >= 0; i = links.parent[i]) {
+// All of the stream's table, whatever the request: so that the loads need not wait for it.
+__device__ void load(const DraftTable& table, int stream, TreeSearch<DeviceBlock>& search) {
+  constexpr int kShare = kMaxDepth * kMaxRanks / kTreeThreads;
+  float value[kShare], lse[kShare];
+  int32_t id[kShare];
 #pragma unroll
-    for (int w = 0; w < kAncestorWords; ++w) words[w] |= i / 64 == w ? uint64_t{1} << (i % 64) : 0;
+  for (int i = 0; i < kShare; ++i) {
+    const int e = static_cast<int>(threadIdx.x) + i * kTreeThreads, slot = e / kMaxRanks, rank = e % kMaxRanks;
+    value[i] = lse[i] = 0.f, id[i] = 0;
+    if (slot >= table.slots || rank >= table.k) continue;
+    const int64_t row = static_cast<int64_t>(stream) * table.slots + slot;
+    value[i] = table.value[row * table.k + rank];
+    id[i] = table.id[row * table.k + rank];
+    if (table.lse != nullptr) lse[i] = table.lse[row];
   }
-  return {words[0], words[1], words[2], words[3]};
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    const int e = static_cast<int>(threadIdx.x) + i * kTreeThreads, slot = e / kMaxRanks, rank = e % kMaxRanks;
+    if (slot < table.slots && rank < table.k)
+      search.put_candidate(slot, rank, table.lse == nullptr ? value[i] : value[i] - lse[i], id[i]);
+  }
 }
 
-// One thread a node.
+__device__ void set_bit(Words& words, int bit) {
+  const uint64_t value = uint64_t{1} << bit % 64;
+  words.x |= bit / 64 == 0 ? value : 0;
+  words.y |= bit / 64 == 1 ? value : 0;
+  words.z |= bit / 64 == 2 ? value : 0;
+  words.w |= bit / 64 == 3 ? value : 0;
+}
+
+// One thread a node. Ancestors double their reach four times: each node begins with itself and the root, and has at
+// most 15 others above.
 __device__ void emit(const TreeShared& shared, Links& links, int32_t root_token, int64_t first, const TreeArrays& out) {
   const int node = threadIdx.x, rows = shared.rows;
   const bool mine = node < rows;
-  const int at = mine ? shared.slot_of[node] : 0, parent = node == 0 || !mine ? -1 : shared.node_of[shared.parent[at]];
-  if (node < kMaxRows) {
-    links.parent[node] = static_cast<int16_t>(parent);
+  const int at = mine ? shared.slot_of[node] : 0, parent = mine && node > 0 ? shared.node_of[shared.parent[at]] : -1;
+  const int depth = shared.depth[at], rank = shared.rank[at];
+  Words ancestors = {1, 0, 0, 0};
+  int up = max(parent, 0);
+  if (mine) {
+    set_bit(ancestors, node);
+    links.ancestors[node] = ancestors;
+    links.up[node] = static_cast<int16_t>(up);
     links.first_child[node] = links.next_sibling[node] = -1;
   }
   __syncthreads();
-  const int depth = shared.depth[at], rank = shared.rank[at];
   if (mine && node > 0)
     (rank == 0 ? links.first_child[parent] : links.next_sibling[shared.node_of[shared.previous[at]]]) =
         static_cast<int16_t>(node);
-  __syncthreads();
+  for (int round = 0; round < 4; ++round) {
+    if (mine) {
+      const Words more = links.ancestors[up];
+      up = links.up[up];
+      ancestors.x |= more.x, ancestors.y |= more.y, ancestors.z |= more.z, ancestors.w |= more.w;
+    }
+    __syncthreads();
+    if (mine) links.ancestors[node] = ancestors, links.up[node] = static_cast<int16_t>(up);
+    __syncthreads();
+  }
   if (!mine) return;
   const int64_t row = first + node;
   out.token[row] = node == 0 ? root_token : shared.id[depth - 1][rank];
@@ -140,27 +180,30 @@ __device__ void emit(const TreeShared& shared, Links& links, int32_t root_token,
   out.rank[row] = static_cast<int16_t>(rank);
   out.first_child[row] = links.first_child[node];
   out.next_sibling[row] = links.next_sibling[node];
-  out.log_prob[row] = shared.score[at];
+  out.log_prob[row] = shared.log_sum[node];
   out.floor[row] = shared.floor[node];
-  out.ancestors[row] = ancestors_of(links, node);
+  out.ancestors[row] = {ancestors.x, ancestors.y, ancestors.z, ancestors.w};
 }
 
 __global__ void __launch_bounds__(kTreeThreads) build_trees_kernel(const BuildArgs a) {
   extern __shared__ __align__(16) uint8_t memory[];
   TreeShared& shared = *reinterpret_cast<TreeShared*>(memory);
   Links& links = *reinterpret_cast<Links*>(memory + sizeof(TreeShared));
+  const int stream = blockIdx.x;
+  DeviceBlock block;
+  TreeSearch<DeviceBlock> search(block, shared);
+  search.clear();
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int stream = blockIdx.x;
   const TreeRequest request = a.requests[stream];
+  load(a.table, stream, search);
+  __syncthreads();
   TreeTask task;
   task.slots = max(min(a.table.slots, request.max_depth), 0);
   task.k = max(min(a.table.k, request.k), 0);
   task.budget = max(min(request.budget, kMaxNodes), 0);
   task.chain_first = request.chain_first != 0;
-  load(a.table, task, stream, shared);
-  DeviceBlock block;
-  TreeSearch<DeviceBlock>(block, shared, task).run();
+  search.run(task);
   if (threadIdx.x == 0) a.out.rows[stream] = shared.rows;
   emit(shared, links, request.root_token, static_cast<int64_t>(stream) * kMaxRows, a.out);
 }
