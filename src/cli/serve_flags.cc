@@ -154,7 +154,6 @@ Status describe_model(const ServeFlags& flags, const Session& session, ApiContex
   context.created = std::time(nullptr);
   context.bos_id = session.model.config.bos_id;
   context.split_reasoning = flags.reasoning_format == "split";
-  context.limits.queue = flags.queue;
   TRY_ASSIGN(context.defaults.spec, spec_options(flags.spec));
   context.defaults.timings = flags.timings;
   TRY(read_defaults(session.paths.target, context.defaults));

@@ -37,10 +37,6 @@ struct ApiLimits {
   int prompts = 64;         // of one completions request
   int top_logprobs = 20;
   int logit_bias = 1024;
-  size_t prompt_bytes = 16 << 20;  // rendered
-  int queue = 256;                 // requests waiting, beyond which 429 is answered
-  std::chrono::milliseconds queue_time{120'000};
-  std::chrono::milliseconds request_time{0};  // 0: no deadline
 };
 
 }  // namespace ddtree
