@@ -66,7 +66,18 @@ ReplyHead make_head(const ApiContext& context, const GenerationOptions& options,
   return head;
 }
 
+// More than may ever run: trying again would not help.
+std::optional<HttpError> check_choices(const ApiContext& context, const GenerationPlan& plan) {
+  const int64_t choices = std::ssize(plan.prompts) * plan.options.n;
+  if (choices <= context.admission.limit()) return {};
+  return HttpError{400, "invalid_value",
+                   fmt::format("n: {} prompts times {} choices are more than the {} that this server takes",
+                               plan.prompts.size(), plan.options.n, context.admission.limit()),
+                   "n"};
+}
+
 void start(ApiContext& context, GenerationPlan plan, const ReplyPtr& reply) {
+  if (const auto error = check_choices(context, plan)) return send_error(*reply, *error);
   Result<StopStrings> stops = StopStrings::create(plan.options.stop);
   if (!stops.ok()) return send_error(*reply, request_error(stops.error()));
   if (!plan.options.has_seed) plan.options.sampling.seed = random_seed();

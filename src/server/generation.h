@@ -69,6 +69,7 @@ class Admission {
   }
   void leave(int64_t count) { used_ -= count; }
   int64_t used() const { return used_; }
+  int64_t limit() const { return limit_; }
 
  private:
   std::atomic<int64_t> used_{0};

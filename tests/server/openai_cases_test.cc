@@ -39,7 +39,7 @@ std::vector<int> step_sizes(JsonValue answer) {
   const std::optional<JsonValue> steps = answer.find("steps");
   if (!steps) return {1};
   std::vector<int> sizes;
-  for (const JsonValue size : *steps->elements()) sizes.push_back(static_cast<int>(*size.as_int()));
+  for (const JsonValue size : elements(*steps)) sizes.push_back(static_cast<int>(*size.as_int()));
   return sizes;
 }
 
@@ -53,7 +53,7 @@ std::string compare(const std::string& text, JsonValue expected) {
 void check_submitted(const ScriptedSource& source, JsonValue expected) {
   ASSERT_EQ(source.running.size(), expected.elements()->size());
   size_t i = 0;
-  for (const JsonValue wanted : *expected.elements())
+  for (const JsonValue wanted : elements(expected))
     EXPECT_EQ(compare(describe(source.running[i++].request), wanted), "");
 }
 
@@ -62,7 +62,7 @@ void check_events(const RecordingReply& reply, JsonValue expected) {
   for (const std::string& event : reply.events) all += event + "\n";
   ASSERT_EQ(reply.events.size(), expected.elements()->size()) << all;
   size_t i = 0;
-  for (const JsonValue wanted : *expected.elements()) EXPECT_EQ(compare(reply.events[i++], wanted), "");
+  for (const JsonValue wanted : elements(expected)) EXPECT_EQ(compare(reply.events[i++], wanted), "");
 }
 
 void check_case(JsonValue test) {
@@ -76,7 +76,7 @@ void check_case(JsonValue test) {
   if (const auto answers = test.find("answers")) {
     size_t i = 0;
     ASSERT_EQ(api.source.running.size(), answers->elements()->size()) << reply->body;
-    for (const JsonValue answer : *answers->elements())
+    for (const JsonValue answer : elements(*answers))
       api.source.play(i++, script_ids(*answer.get_string("text")), step_sizes(answer));
   }
   EXPECT_TRUE(reply->finished);
@@ -96,7 +96,7 @@ TEST_P(OpenAiCases, AreAnsweredAsTheySay) {
   const MappedFile file = *MappedFile::open(path);
   const Result<JsonDocument> cases = parse_json(file.text(), GetParam());
   ASSERT_TRUE(cases.ok()) << cases.error().message;
-  for (const JsonValue test : *cases->root().elements()) {
+  for (const JsonValue test : elements(cases->root())) {
     const std::optional<JsonValue> name = test.find("name");
     const std::optional<JsonValue> body = test.find("body");
     SCOPED_TRACE(test.location() + ": " + (name ? std::string(*name->as_string()) : body ? tojson(*body) : ""));

@@ -63,7 +63,7 @@ bool ScriptedSource::step(size_t index, const std::vector<int32_t>& ids) {
     ++run.stats.steps;
     run.stats.committed += static_cast<int32_t>(ids.size());
     run.stats.drafted += 7;
-    ++run.stats.accepted_histogram[ids.size()];
+    ++run.stats.accepted_histogram[std::min(ids.size(), run.stats.accepted_histogram.size() - 1)];
   }
   Event event;
   for (const int32_t id : ids) {
@@ -138,7 +138,7 @@ std::string mismatch(JsonValue value, JsonValue expected) {
   if (expected.is_string() && *expected.as_string() == "$any") return {};
   if (expected.is_object()) {
     if (!value.is_object()) return differs();
-    for (const auto [key, wanted] : *expected.members()) {
+    for (const auto [key, wanted] : members(expected)) {
       const std::optional<JsonValue> member = value.find(key);
       const bool absent = wanted.is_string() && *wanted.as_string() == "$absent";
       if (absent != !member) return value.location() + "." + std::string(key) + (absent ? " is there" : " is missing");
@@ -150,7 +150,7 @@ std::string mismatch(JsonValue value, JsonValue expected) {
   if (expected.is_array()) {
     if (!value.is_array() || value.elements()->size() != expected.elements()->size()) return differs();
     auto at = value.elements()->begin();
-    for (const JsonValue wanted : *expected.elements()) {
+    for (const JsonValue wanted : elements(expected)) {
       if (std::string why = mismatch(*at, wanted); !why.empty()) return why;
       ++at;
     }

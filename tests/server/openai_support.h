@@ -76,6 +76,10 @@ struct ScriptedApi {
   std::vector<Route> routes;
 };
 
+// For loops, whose range must own what it walks over.
+inline JsonElements elements(JsonValue array) { return *array.elements(); }
+inline JsonMembers members(JsonValue object) { return *object.members(); }
+
 // Why `value` is not what `expected` describes; empty if it is. Objects may have more members than expected; "$any"
 // stands for any value, "$absent" for a member that must not be there.
 std::string mismatch(JsonValue value, JsonValue expected);
