@@ -1,5 +1,6 @@
 // The cpu backend's parts that no verb shows alone: packing, long sums in pieces, exponentials, the k largest, memory.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -216,6 +217,18 @@ TEST(CpuRope, EveryPositionIsRotatedByItsOwnAngle) {
       EXPECT_NEAR(x[7], 2 * std::sin(angle(3)) + std::cos(angle(3)), 3e-7) << positions[row];
     }
   }
+}
+
+// A page fault inside a decode step costs as much as a verb.
+TEST(CpuMemory, SmallBuffersAreTouchedWhenTaken) {
+  constexpr int64_t kBytes = 200 << 10, kPage = 4096;
+  const Buffer buffer = cpu::allocate_host(kBytes);
+  ASSERT_NE(buffer.data(), nullptr);
+  rusage before, after;
+  getrusage(RUSAGE_THREAD, &before);
+  for (int64_t i = 0; i < kBytes; i += kPage) static_cast<volatile char*>(buffer.data())[i] = 1;
+  getrusage(RUSAGE_THREAD, &after);
+  EXPECT_LT(after.ru_minflt - before.ru_minflt, kBytes / kPage / 4);
 }
 
 TEST(CpuArena, BlocksAreAlignedDisjointAndTakenBack) {
