@@ -37,14 +37,14 @@ void add_text_flags(CLI::App& app, TextFlags& flags) {
 }
 
 void add_spec_flags(CLI::App& app, SpecFlags& flags) {
-  app.add_option("--spec", flags.mode, "off, chain or tree")->capture_default_str();
-  app.add_option("--budget", flags.budget, "Drafted nodes to verify in one pass, 0 to 255")->capture_default_str();
+  app.add_option("--spec", flags.mode, "off, chain, tree or auto")->capture_default_str();
+  app.add_option("--budget", flags.budget, "Drafted nodes to verify in one pass, 0 to 255; with auto, at most")->capture_default_str();
   app.add_flag("--chain-first", flags.chain_first, "Seed the tree with the drafter's chain");
 }
 
 Result<SpecOptions> spec_options(const SpecFlags& flags) {
   const auto mode = spec_mode_from_name(flags.mode);
-  if (!mode) return Error{Code::kInvalidArgument, "--spec " + flags.mode + ": give off, chain or tree"};
+  if (!mode) return Error{Code::kInvalidArgument, "--spec " + flags.mode + ": give off, chain, tree or auto"};
   if (flags.budget < 0 || flags.budget > kMaxNodes)
     return Error{Code::kInvalidArgument,
                  "--budget " + std::to_string(flags.budget) + ": give 0 to " + std::to_string(kMaxNodes)};

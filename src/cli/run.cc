@@ -164,6 +164,7 @@ void print_summary(const TextStream& text, const Finished& run) {
              tokens_per_second(text, run), run.first_token_seconds);
   fmt::print(stderr, "; {} passes of mode {}, {:.2f} tokens a pass\n", s.steps, s.effective_mode, s.accepted_length());
   if (!s.not_speculating.empty()) fmt::print(stderr, "not speculating: {}\n", s.not_speculating);
+  if (!s.decision.empty() && s.decision != s.not_speculating) fmt::print(stderr, "{}\n", s.decision);
   double total = 0;
   for (double ms : s.phase_ms) total += ms;
   for (int p = 0; p < kPhases; ++p)

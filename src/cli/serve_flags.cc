@@ -136,6 +136,7 @@ EngineOptions engine_options(const ServeFlags& flags, const Session& session) {
   options.cache_tokens =
       flags.cache_tokens > 0 ? flags.cache_tokens : int64_t{options.max_context + kPageRows} * flags.max_num_seqs;
   options.eos_ids = session.model.config.eos_ids;
+  options.step_prior = session.step_prior();
   return options;
 }
 

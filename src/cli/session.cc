@@ -7,6 +7,8 @@
 
 #include <fmt/core.h>
 
+#include "engine/step_prior.h"
+
 namespace ddtree {
 namespace {
 
@@ -73,7 +75,14 @@ Result<std::unique_ptr<EngineCore>> Session::engine(int32_t streams, int32_t con
   if (context > 0) options.max_context = std::min(options.max_context, context);
   options.cache_tokens = int64_t{options.max_context + kPageRows} * streams;
   options.eos_ids = model.config.eos_ids;
+  options.step_prior = step_prior();
   return EngineCore::create(*backend, *model.decoder, model.drafter.get(), options);
+}
+
+StepPrior Session::step_prior() const {
+  const DrafterConfig* drafter = model.draft_config ? &*model.draft_config : nullptr;
+  const bool gpu = backend->name().starts_with("cuda");
+  return ddtree::step_prior(model.config, drafter, gpu ? gpu_speed() : cpu_speed());
 }
 
 Result<const Tokenizer*> Session::text() const {

@@ -23,6 +23,7 @@ struct Session {
 
   // An engine for `streams` at once, each with `context` tokens at most (0: as many as the model has).
   Result<std::unique_ptr<EngineCore>> engine(int32_t streams, int32_t context = 0);
+  StepPrior step_prior() const;  // where mode auto starts with this pair on this backend
   Result<const Tokenizer*> text() const;
 };
 

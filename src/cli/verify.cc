@@ -49,7 +49,7 @@ Result<std::vector<Arm>> arms(const VerifyFlags& flags) {
   std::vector<Arm> out;
   for (const std::string& name : flags.modes) {
     const auto mode = spec_mode_from_name(name);
-    if (!mode) return Error{Code::kInvalidArgument, "--modes: " + name + " is none of off, chain and tree"};
+    if (!mode) return Error{Code::kInvalidArgument, "--modes: " + name + " is none of off, chain, tree and auto"};
     const std::vector<int32_t> budgets = mode == SpecMode::kOff ? std::vector<int32_t>{0} : flags.budgets;
     for (int32_t budget : budgets)
       for (int32_t streams : flags.streams)
@@ -159,8 +159,8 @@ void add_verify(CLI::App& parent, int& exit_code) {
   add_model_flags(*app, flags->model);
   add_text_flags(*app, flags->text);
   app->add_option("--prompts", flags->prompts, "JSON lines with \"prompt\" or \"ids\"")->required();
-  app->add_option("--modes", flags->modes, "Of off, chain and tree")->delimiter(',')->capture_default_str();
-  app->add_option("--budgets", flags->budgets, "For chain and tree")->delimiter(',')->capture_default_str();
+  app->add_option("--modes", flags->modes, "Of off, chain, tree and auto")->delimiter(',')->capture_default_str();
+  app->add_option("--budgets", flags->budgets, "For chain, tree and auto")->delimiter(',')->capture_default_str();
   app->add_option("--streams", flags->streams, "Prompts decoded at the same time")
       ->delimiter(',')
       ->capture_default_str();

@@ -31,9 +31,13 @@ RequestStats final_stats(const Stream& stream) {
   stats.output_tokens = stream.output_length();
   if (stats.drafted == 0) stats.effective_mode = spec_mode_name(SpecMode::kOff);
   if (!stats.not_speculating.empty()) return stats;
+  const DraftDecision& last = stream.memory.decision;
+  if (stream.is_auto()) stats.decision = explain(last);
   if (stream.length() - 1 > stream.draft_limit) {
     stats.not_speculating =
         "the drafter's context has no room beyond " + std::to_string(stream.draft_limit) + " tokens";
+  } else if (last.reason != DraftReason::kNone && !drafts(last.reason)) {
+    stats.not_speculating = stats.decision;
   } else if (stats.drafted == 0) {
     stats.not_speculating = "the text ended before a drafted token could count";
   }
@@ -64,7 +68,10 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(Backend& backend, Decoder
   }
   TRY_ASSIGN(KvCache cache, KvCache::create(backend, shape));
   std::unique_ptr<EngineCore> core(new EngineCore(options, std::move(cache), decoder.vocab_size(), drafter));
-  TRY_ASSIGN(core->step_, Step::create(backend, decoder, drafter, core->cache_, options.scheduler));
+  TRY_ASSIGN(core->step_, Step::create(backend, decoder, drafter, core->cache_, options.scheduler, options.step_prior));
+  core->scheduler_.before_admission([step = core->step_.get(), scheduler = &core->scheduler_](Stream& stream) {
+    step->decide_follow(stream, scheduler->running() + 1);
+  });
   return core;
 }
 

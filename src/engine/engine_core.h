@@ -20,6 +20,7 @@ struct EngineOptions {
   int32_t max_context = 0;         // prompt and output of one request; at most the model's
   int32_t max_budget = kMaxNodes;  // largest tree a request may ask for
   std::vector<int32_t> eos_ids;    // the model's own end tokens
+  StepPrior step_prior;            // where mode auto starts; see step_prior.h
 };
 
 class EngineCore {
@@ -43,6 +44,7 @@ class EngineCore {
 
   const Scheduler& scheduler() const { return scheduler_; }
   const StepTotals& totals() const { return step_->totals(); }
+  const Policy& policy() const { return step_->policy(); }
   int32_t free_pages() const { return scheduler_.available_pages(); }  // those of the prefix cache included
   int32_t pages() { return cache_.pool().size(); }
   int32_t unused_pages() { return cache_.pool().free_pages(); }  // those of the prefix cache not included

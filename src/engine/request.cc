@@ -3,7 +3,7 @@
 namespace ddtree {
 namespace {
 
-constexpr std::array<std::string_view, 3> kModes = {"off", "chain", "tree"};
+constexpr std::array<std::string_view, 4> kModes = {"off", "chain", "tree", "auto"};
 constexpr std::array<std::string_view, 5> kReasons = {"none", "stop", "length", "cancelled", "error"};
 
 }  // namespace

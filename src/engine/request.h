@@ -22,6 +22,7 @@ enum class SpecMode : uint8_t {
   kOff,    // a tree of its root alone
   kChain,  // the drafter's best token of every slot
   kTree,   // best-first tree of `budget` nodes
+  kAuto,   // a tree of at most `budget` nodes where that is expected to be faster, else off
 };
 std::string_view spec_mode_name(SpecMode mode);
 std::optional<SpecMode> spec_mode_from_name(std::string_view name);
@@ -88,10 +89,13 @@ struct RequestStats {
   std::array<int32_t, kMaxDepth + 2> accepted_histogram = {};  // passes by tokens committed
   std::array<int32_t, kMaxDepth + 1> accepted_at_depth = {};   // accepted nodes by depth
   std::array<int32_t, kMaxRanks> accepted_at_rank = {};        // and by rank among their parent's children
+  std::array<int32_t, kMaxNodes + 1> passes_by_nodes = {};     // passes by nodes verified
+  int32_t probes = 0;                                          // passes that drafted only to see whether that pays
   std::array<double, kPhases> phase_ms = {};                   // this request's share by rows
   uint64_t logits_hash = 0;  // of the best logits and log-sums of every token's row; equal bits give equal hashes
-  std::string_view effective_mode;  // what was done: "off", "chain", "tree"
+  std::string_view effective_mode;  // what was done: "off", "chain", "tree", "auto"
   std::string not_speculating;      // why not, or why no longer; empty while speculating
+  std::string decision;             // mode auto: the last decision and what it rests on
 
   double accepted_length() const { return steps ? static_cast<double>(committed) / steps : 0; }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "backend/batch.h"
 #include "base/checked.h"
@@ -128,6 +129,7 @@ void Scheduler::preempt_youngest() {
   running_.pop_back();
   give_up(*stream);
   ++stream->stats.preemptions;
+  stream->follow_decided = false;
   waiting_.push_front(std::move(stream));
 }
 
@@ -141,6 +143,7 @@ void Scheduler::admit() {
 // The head of the queue runs as soon as a slot and the pages of its prompt are free, with a page to spare for each
 // running stream.
 bool Scheduler::admit(Stream& stream) {
+  if (before_admission_ && !std::exchange(stream.follow_decided, true)) before_admission_(stream);
   if (options_.reuse_prefixes && sibling_computes(stream)) return false;
   reuse_prefix(stream);
   const int32_t pages = pages_for(stream.prefill_end()) - static_cast<int32_t>(stream.pages.size());

@@ -53,6 +53,10 @@ class Scheduler {
   // Removes the streams that were cancelled since the last call; their pages and slots are free again.
   std::vector<std::unique_ptr<Stream>> take_cancelled();
 
+  // Called for every stream that is about to run, before its beginning is looked up: who decides whether the drafter
+  // follows it.
+  void before_admission(std::function<void(Stream&)> decide) { before_admission_ = std::move(decide); }
+
   // Chooses the next step's work and gives every chosen stream its slot and pages.
   Plan plan();
   void forget_prefixes() { prefixes_.clear(); }  // after a failure of the device: nothing in memory can be trusted
@@ -79,6 +83,7 @@ class Scheduler {
   PagePool& pool_;
   PrefixCache prefixes_;
   SchedulerOptions options_;
+  std::function<void(Stream&)> before_admission_;
   std::vector<std::unique_ptr<Stream>> running_;  // in order of admission
   std::deque<std::unique_ptr<Stream>> waiting_;
   std::vector<int32_t> free_slots_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 namespace ddtree {
 namespace {
@@ -66,8 +67,41 @@ void Step::open(const Plan& plan) {
     Lane& lane = lanes_[i];
     lane.item = plan.items[i];
     lane.first_head = -1;
-    lane.drafted = lane.item.max_depth > 0 ? n_drafted_++ : -1;
   }
+  choose_drafts(plan);
+  for (Lane& lane : lanes_) lane.drafted = lane.policy >= 0 && policy_lanes_[lane.policy].drafts ? n_drafted_++ : -1;
+}
+
+// Streams of a fixed mode draft whenever they can; of mode auto, where it is expected to pay.
+void Step::choose_drafts(const Plan& plan) {
+  policy_lanes_.clear();
+  load_ = {0, 0, plan.tree_rows};
+  observed_ = 0;
+  auto_ = false;
+  for (Lane& lane : lanes_) {
+    Stream& stream = *lane.item.stream;
+    auto_ |= stream.is_auto();
+    lane.policy = -1;
+    if (lane.item.chunk > 0) {
+      load_.chunk_rows += lane.item.chunk;
+      load_.chunk_keys += int64_t{lane.item.chunk} * (stream.computed + lane.item.chunk / 2);
+      continue;
+    }
+    lane.policy = static_cast<int32_t>(policy_lanes_.size());
+    PolicyLane& to = policy_lanes_.emplace_back();
+    to.memory = stream.is_auto() ? &stream.memory : nullptr;
+    to.context = stream.computed;
+    to.max_depth = lane.item.max_depth;
+    to.pending = stream.can_draft() ? stream.computed - stream.observed : 0;
+    to.drafts = !stream.is_auto() && lane.item.max_depth > 0;
+    to.keep = to.drafts ? stream.request.spec.budget : 0;
+  }
+  if (auto_) policy_.choose_drafts(policy_lanes_, load_);
+}
+
+void Step::decide_follow(Stream& stream, int32_t running) {
+  if (!stream.is_auto() || stream.prefill_end() > stream.draft_limit) return;
+  stream.follows = policy_.follow(stream.prefill_end(), stream.remaining(), running, stream.memory);
 }
 
 // Graph A: what the drafter has not seen yet, then one block per stream, to candidates for every slot.
@@ -82,17 +116,28 @@ void Step::ingest_taps() {
   tap_rows_.clear();
   for (const Lane& lane : lanes_) {
     Stream& stream = *lane.item.stream;
-    const bool full = stream.can_draft() && stream.computed - stream.observed > kTapRoom - (kMaxDepth + 1);
-    if (lane.item.chunk > 0 || (lane.drafted < 0 && !full)) continue;
+    if (lane.item.chunk > 0 || !must_observe(lane)) continue;
     for (int32_t held = 0; stream.observed < stream.computed; ++held, ++stream.observed) {
       tap_rows_.push_back(stream.slot * kTapRoom + held);
       add_row(observe_batch_, 0, stream.observed, KvCache::page_row(stream.pages, stream.observed));
     }
   }
   if (tap_rows_.empty()) return;
+  observed_ += static_cast<int32_t>(tap_rows_.size());
   const TensorView taps = observed_taps_.slice(0, static_cast<int64_t>(tap_rows_.size()));
   be_.gather_rows(taps, held_taps_, tap_rows_);
   drafter_->observe(taps, observe_batch_, cache_.draft());
+}
+
+// Before a draft, and when the ring of held taps has no room for another pass. A stream of mode auto that does not
+// draft may lose its place instead: then the drafter does not follow it any more.
+bool Step::must_observe(const Lane& lane) {
+  Stream& stream = *lane.item.stream;
+  if (lane.drafted >= 0) return true;
+  const int32_t held = stream.computed - stream.observed;
+  if (!stream.can_draft() || held <= kTapRoom - (kMaxDepth + 1)) return false;
+  if (stream.is_auto()) stream.follows = policy_.follow_on(held, stream.memory);
+  return stream.follows;
 }
 
 void Step::propose() {
@@ -120,12 +165,21 @@ void Step::build_trees(int32_t max_rows) {
     trees.push_back(&lane.tree);
     owners.push_back(&lane);
   }
+  if (auto_) choose_nodes();
   const std::vector<int> keep = trim_to_rows(trees, max_rows);
   for (size_t i = 0; i < keep.size(); ++i) {
     owners[i]->item.stream->stats.trimmed += keep[i] < owners[i]->tree.nodes();
     trim(owners[i]->tree, keep[i]);
   }
   be_.mark(Phase::kTree);
+}
+
+void Step::choose_nodes() {
+  for (const Lane& lane : lanes_)
+    if (lane.policy >= 0) policy_lanes_[lane.policy].tree = &lane.tree;
+  policy_.choose_nodes(policy_lanes_, load_);
+  for (Lane& lane : lanes_)
+    if (lane.policy >= 0) trim(lane.tree, policy_lanes_[lane.policy].keep);
 }
 
 void Step::build_tree_of(Lane& lane) {
@@ -289,6 +343,7 @@ void Step::observe_chunk(const Lane& lane) {
     add_row(observe_batch_, 0, p, KvCache::page_row(stream.pages, p));
   drafter_->observe(decoder_.taps().slice(lane.first_row, lane.rows), observe_batch_, cache_.draft());
   stream.observed += lane.rows;
+  observed_ += lane.rows;
 }
 
 void Step::count_pass(const Lane& lane, const Outcome& outcome) const {
@@ -298,6 +353,8 @@ void Step::count_pass(const Lane& lane, const Outcome& outcome) const {
   stats.committed += static_cast<int32_t>(outcome.tokens.size());
   stats.drafted += lane.tree.nodes();
   ++stats.accepted_histogram[lane.accepted.length];
+  ++stats.passes_by_nodes[lane.tree.nodes()];
+  stats.probes += policy_lanes_[lane.policy].probes;
   for (int32_t k = 1; k < lane.accepted.length; ++k) {
     ++stats.accepted_at_depth[k];
     ++stats.accepted_at_rank[lane.tree.rank[lane.accepted.path[k]]];
@@ -330,15 +387,30 @@ void Step::account(std::span<const Outcome> outcomes) {
     if (lanes_[i].item.chunk > 0) stats.prefill_tokens += lanes_[i].rows;
     for (int p = 0; p < kPhases; ++p) stats.phase_ms[p] += ms[p] * lanes_[i].rows / batch_.rows();
   }
+  if (auto_) learn(outcomes, ms);
   for (int p = 0; p < kPhases; ++p) totals_.phase_ms[p] += ms[p];
   totals_.weight_bytes += be_.take_weight_bytes();
   totals_.rows += batch_.rows();
   ++totals_.steps;
 }
 
+void Step::learn(std::span<const Outcome> outcomes, const std::array<double, kPhases>& ms) {
+  std::vector<LaneResult> results(policy_lanes_.size());
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.policy < 0) continue;
+    results[lane.policy] = {&lane.tree, outcomes[i].status.ok() ? &lane.accepted : nullptr};
+  }
+  StepTimes times;
+  times.draft_ms = ms[static_cast<size_t>(Phase::kDraft)];
+  times.target_ms = std::accumulate(ms.begin(), ms.end(), 0.0) - times.draft_ms;
+  times.observed = observed_;
+  policy_.learn(policy_lanes_, results, load_, times);
+}
+
 Result<std::unique_ptr<Step>> Step::create(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache,
-                                           const SchedulerOptions& limits) {
-  std::unique_ptr<Step> step(new Step(backend, decoder, drafter, cache));
+                                           const SchedulerOptions& limits, const StepPrior& prior) {
+  std::unique_ptr<Step> step(new Step(backend, decoder, drafter, cache, prior));
   TRY(step->allocate(limits));
   return step;
 }

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "backend/memory.h"
 #include "engine/kv_cache.h"
+#include "engine/policy.h"
 #include "engine/scheduler.h"
 #include "model/decoder.h"
 #include "model/drafter.h"
@@ -38,13 +39,17 @@ class Step {
 
   // `drafter` may be null. All must outlive the step; memory for the limits' rows is taken once.
   static Result<std::unique_ptr<Step>> create(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache,
-                                              const SchedulerOptions& limits);
+                                              const SchedulerOptions& limits, const StepPrior& prior);
+
+  // Mode auto: whether the drafter takes in the text that `stream` starts with, `running` streams with it.
+  void decide_follow(Stream& stream, int32_t running);
 
   // Runs `plan` and fills `outcomes`, one per item. Moves the streams' counts on; the tokens are the caller's to
   // append. An error is the device's: every stream is lost.
   Status run(const Plan& plan, std::vector<Outcome>& outcomes);
 
   const StepTotals& totals() const { return totals_; }
+  const Policy& policy() const { return policy_; }
 
  private:
   static constexpr int32_t kHeadTop = 2;  // the best logit and the runner-up, for margins
@@ -53,6 +58,7 @@ class Step {
   struct Lane {
     PlanItem item;
     int32_t drafted = -1;   // index among the lanes that draft, −1: this one does not
+    int32_t policy = -1;    // index among the policy's lanes, −1: a prompt's
     Tree tree;              // decoding lanes
     int32_t first_row = 0;  // of its segment in the batch
     int32_t rows = 0;
@@ -60,15 +66,18 @@ class Step {
     Accepted accepted;
   };
 
-  Step(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache)
-      : be_(backend), decoder_(decoder), drafter_(drafter), cache_(cache), memory_(backend) {}
+  Step(Backend& backend, Decoder& decoder, BlockDrafter* drafter, KvCache& cache, const StepPrior& prior)
+      : be_(backend), decoder_(decoder), drafter_(drafter), cache_(cache), policy_(prior), memory_(backend) {}
   Status allocate(const SchedulerOptions& limits);
 
   void open(const Plan& plan);
+  void choose_drafts(const Plan& plan);
   Status draft();
   void ingest_taps();
   void propose();
+  bool must_observe(const Lane& lane);
   void build_trees(int32_t max_rows);
+  void choose_nodes();
   void build_tree_of(Lane& lane);
   void build_batch();
   void add_chunk(Lane& lane);
@@ -80,6 +89,7 @@ class Step {
   void commit(std::span<const Outcome> outcomes);
   void observe_chunk(const Lane& lane);
   void account(std::span<const Outcome> outcomes);
+  void learn(std::span<const Outcome> outcomes, const std::array<double, kPhases>& ms);
   void count_pass(const Lane& lane, const Outcome& outcome) const;
   StepRecord record(const Lane& lane) const;
 
@@ -89,6 +99,11 @@ class Step {
   KvCache& cache_;
   StepTotals totals_;
 
+  Policy policy_;
+  bool auto_ = false;  // a stream of mode auto takes part
+  std::vector<PolicyLane> policy_lanes_;
+  PolicyLoad load_;
+  int32_t observed_ = 0;  // rows the drafter takes in
   std::vector<Lane> lanes_;
   int32_t n_drafted_ = 0;
   Batch batch_, draft_batch_, observe_batch_;

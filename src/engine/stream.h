@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/policy.h"
 #include "engine/request.h"
 
 namespace ddtree {
@@ -24,6 +25,10 @@ struct Stream {
   int32_t published = 0;  // of the pages, from the first on: those that the prefix cache has been told of
   bool cancelled = false;
 
+  DraftMemory memory;           // mode auto: what the policy knows of it
+  bool follows = true;          // the drafter has, or will get, all of the text; if not, this stream drafts no more
+  bool follow_decided = false;  // mode auto: since it last began to wait
+
   RequestStats stats;
   std::vector<StepRecord> trace;
 
@@ -34,9 +39,10 @@ struct Stream {
   // Rows to run as prompt: all of a fresh prompt; after a preemption everything but the last token, which is a root
   // again.
   int32_t prefill_end() const { return std::max(prompt_length(), length() - 1); }
-  bool can_draft() const { return draft_depth > 0 && computed <= draft_limit; }
+  bool can_draft() const { return follows && draft_depth > 0 && computed <= draft_limit; }
   // Whether the drafter sees the rows of its prompt, for drafts to come.
-  bool observes() const { return draft_depth > 0 && prefill_end() <= draft_limit; }
+  bool observes() const { return follows && draft_depth > 0 && prefill_end() <= draft_limit; }
+  bool is_auto() const { return draft_depth > 0 && request.spec.mode == SpecMode::kAuto; }
   bool prefilling() const { return computed < prefill_end(); }
 };
 

@@ -67,7 +67,7 @@ TEST(Run, JsonHasIdsTextAndStatistics) {
 
 TEST(Run, EveryModeGivesTheSameIdsAndLogits) {
   std::string ids, hash;
-  for (const char* mode : {"off", "chain", "tree"}) {
+  for (const char* mode : {"off", "chain", "tree", "auto"}) {
     const Ran ran = run_program(with({"--json", "--prompt", kPrompt, "--spec", mode, "--budget", "15"}));
     ASSERT_EQ(ran.status, 0) << ran.err;
     const JsonDocument document = *parse_json(ran.out, "output");
@@ -77,6 +77,17 @@ TEST(Run, EveryModeGivesTheSameIdsAndLogits) {
     EXPECT_EQ(text, ids) << mode;
     EXPECT_EQ(bits, hash) << mode;
   }
+}
+
+TEST(Run, AutoSaysWhatItDecidedAndWhy) {
+  const Ran ran = run_program(with({"--json", "--prompt", kPrompt, "--spec", "auto", "--budget", "32"}));
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  const JsonDocument document = *parse_json(ran.out, "output");
+  const JsonValue stats = *document.root().get("stats");
+  EXPECT_THAT(std::string(*stats.get_string("decision")), StartsWith("auto: "));
+  int64_t passes = 0;
+  for (int32_t n : ints(*stats.get("passes_by_nodes"))) passes += n;
+  EXPECT_EQ(passes, *stats.get_int("steps"));
 }
 
 TEST(Run, ReadsThePromptFromAPipeOrAFile) {

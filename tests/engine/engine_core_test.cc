@@ -81,7 +81,7 @@ class EngineCoreTest : public testing::Test {
 TEST_F(EngineCoreTest, EveryModeAndBudgetGivesTheKnownText) {
   const auto e = engine(1);
   const std::vector<int32_t> prompt = {5, 9, 3};
-  for (SpecMode mode : {SpecMode::kOff, SpecMode::kChain, SpecMode::kTree})
+  for (SpecMode mode : {SpecMode::kOff, SpecMode::kChain, SpecMode::kTree, SpecMode::kAuto})
     for (int budget : {0, 1, 2, 7, 31, 32, 33, 63, 64, 65, 255}) {
       const Finished r = run(*e, request(prompt, 100, {mode, budget, false}));
       EXPECT_EQ(r.ids, fake_text(prompt, 100)) << spec_mode_name(mode) << ":" << budget;
@@ -125,6 +125,33 @@ TEST_F(EngineCoreTest, SaysWhyItDoesNotSpeculate) {
   EXPECT_LT(r.stats.accepted_length(), 2.0);
 }
 
+// An engine that is told that rows are free drafts; told that they cost everything, it does not: neither needs a clock,
+// since the first passes are chosen before any was timed.
+TEST_F(EngineCoreTest, AutoDraftsWhereThatShouldPayAndSaysWhyNot) {
+  drafter_ = std::make_unique<FakeDrafter>(8, 1 << 20, 1);
+  EngineOptions options;
+  options.scheduler = {1, 64, 256, 64};
+  options.max_context = kContext;
+  const SpecOptions spec = {SpecMode::kAuto, 32, false};
+  options.step_prior = {1, 1e-6, 0, 0, 0, 1, 0, 1e-6, 1e-6, 1e-9};
+  const Finished free = run(**EngineCore::create(*backend_, decoder_, drafter_.get(), options), request({1}, 4, spec));
+  EXPECT_EQ(free.ids, fake_text({1}, 4));
+  EXPECT_GT(free.stats.drafted, 0);
+  EXPECT_EQ(free.stats.effective_mode, "auto");
+  EXPECT_EQ(free.stats.decision.rfind("auto: ", 0), 0u);
+  int passes = 0;
+  for (int n : free.stats.passes_by_nodes) passes += n;
+  EXPECT_EQ(passes, free.stats.steps);
+
+  options.step_prior = {1, 1e6, 0, 0, 0, 1, 0, 1e6, 1e6, 1e6};
+  const Finished dear = run(**EngineCore::create(*backend_, decoder_, drafter_.get(), options), request({1}, 4, spec));
+  EXPECT_EQ(dear.ids, fake_text({1}, 4));
+  EXPECT_EQ(dear.stats.drafted, 0);
+  EXPECT_EQ(dear.stats.effective_mode, "off");
+  EXPECT_EQ(dear.stats.not_speculating, dear.stats.decision);
+  EXPECT_NE(dear.stats.decision.find("because drafting costs"), std::string::npos) << dear.stats.decision;
+}
+
 TEST_F(EngineCoreTest, ReportsWhatWasDone) {
   const auto e = engine(1);
   const Finished one = run(*e, request({1}, 1));  // no pass after prefill
@@ -150,7 +177,7 @@ TEST_F(EngineCoreTest, ARequestsOwnStopCutsTokensCountsAndHashAlike) {
   const std::vector<int32_t> text = fake_text({11, 4}, 60);
   for (int end : {1, 2, 9, 20}) {
     uint64_t hash = 0;
-    for (SpecMode mode : {SpecMode::kOff, SpecMode::kChain, SpecMode::kTree}) {
+    for (SpecMode mode : {SpecMode::kOff, SpecMode::kChain, SpecMode::kTree, SpecMode::kAuto}) {
       std::vector<int32_t> asked;
       Request r = request({11, 4}, 60, {mode, 64, false});
       r.stops = [&](int32_t token) {
@@ -173,7 +200,7 @@ TEST_F(EngineCoreTest, AFailureInsideAnAcceptedPathDoesNotHideTokens) {
   const std::vector<int32_t> text = fake_text({11, 4}, 60);
   decoder_.poison_position(2 + 20);  // the row that would give token 21
   const auto e = engine(1);
-  for (SpecMode mode : {SpecMode::kOff, SpecMode::kTree}) {
+  for (SpecMode mode : {SpecMode::kOff, SpecMode::kTree, SpecMode::kAuto}) {
     const Finished failed = run(*e, request({11, 4}, 60, {mode, 64, false}));
     EXPECT_EQ(failed.finish, FinishReason::kError);
     EXPECT_EQ(failed.ids, std::vector<int32_t>(text.begin(), text.begin() + 21));
@@ -232,7 +259,7 @@ TEST_F(EngineCoreTest, StopsCutInsideAnAcceptedPathAsInPlainDecoding) {
     const int end =
         static_cast<int>(std::find(text.begin(), text.end(), text[at]) - text.begin()) + 1;  // its first occurrence
     const auto e = engine(1, 0, text[at]);
-    for (SpecMode mode : {SpecMode::kOff, SpecMode::kTree}) {
+    for (SpecMode mode : {SpecMode::kOff, SpecMode::kTree, SpecMode::kAuto}) {
       const Finished by_eos = run(*e, request(prompt, 120, {mode, 64, false}));
       EXPECT_EQ(by_eos.ids, std::vector<int32_t>(text.begin(), text.begin() + end));
       EXPECT_EQ(by_eos.finish, FinishReason::kStop);
@@ -385,7 +412,7 @@ TEST_P(RandomSchedules, NeverChangeAText) {
         std::copy_n(other.begin(), common, prompts[submitted].begin());
       }
       tokens[submitted] = pick(1, 120);
-      const SpecMode mode = static_cast<SpecMode>(pick(0, 2));
+      const SpecMode mode = static_cast<SpecMode>(pick(0, 3));
       Request r = request(prompts[submitted], tokens[submitted], {mode, pick(0, 255), pick(0, 1) == 1});
       if (const Status status = e->submit(submitted + 1, std::move(r), into(results[submitted])); !status.ok()) {
         EXPECT_EQ(status.error().code, Code::kExhausted);

@@ -56,6 +56,11 @@ TEST(GreedyPlain, EqualsTheGoldensAloneAndInBatches) {
     expect_golden(*DemoPair::on("cpu").engine(streams), {SpecMode::kOff, 0, false}, streams, kGoldenTokens);
 }
 
+TEST(GreedyAuto, EqualsTheGoldensAloneAndInBatches) {
+  for (int streams : {1, 3, 16})
+    expect_golden(*DemoPair::on("cpu").engine(streams), {SpecMode::kAuto, 64, false}, streams, 64);
+}
+
 TEST(GreedyChainFirst, TreesEqualTheGoldens) {
   const auto engine = DemoPair::on("cpu").engine(3);
   for (int32_t budget : {8, 33, 64}) expect_golden(*engine, {SpecMode::kTree, budget, true}, 3, 64);
