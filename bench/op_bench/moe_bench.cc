@@ -21,7 +21,8 @@ struct Point {
   int32_t rows = 0;
   double active = 0;
   double routed_bytes = 0, bytes = 0;
-  double routed_us = 0, router_us = 0, us = 0;
+  double routed_us = 0, router_us = 0;
+  double us = 0, beside_us = 0;  // one after another; the shared expert beside the router
   double error = 0;
 };
 
@@ -84,18 +85,18 @@ Result<double> check(const RandomMoe& moe, const Problem& p, const BenchOptions&
 }
 
 void report(const Point& p, double ceiling, JsonWriter& out) {
-  const double routed = p.routed_bytes / p.routed_us / 1e3 / ceiling, whole = p.bytes / p.us / 1e3 / ceiling;
-  std::printf("%5d %7.1f | %9.1f %6.1f | %9.1f %6.1f | %8.1f | %9.2e\n", p.rows, p.active, p.routed_us, 100 * routed,
-              p.us, 100 * whole, p.router_us, p.error);
+  const double routed = p.routed_bytes / p.routed_us / 1e3 / ceiling, whole = p.bytes / p.beside_us / 1e3 / ceiling;
+  std::printf("%5d %7.1f | %9.1f %6.1f | %9.1f %9.1f %6.1f | %8.1f | %9.2e\n", p.rows, p.active, p.routed_us,
+              100 * routed, p.us, p.beside_us, 100 * whole, p.router_us, p.error);
   std::fflush(stdout);
   out.begin_object().member("rows", p.rows).member("active_experts", p.active);
   out.member("routed_bytes", p.routed_bytes).member("routed_us", p.routed_us).member("routed_of_ceiling", routed);
-  out.member("bytes", p.bytes).member("burst_us", p.us).member("burst_of_ceiling", whole);
+  out.member("bytes", p.bytes).member("in_line_us", p.us).member("beside_us", p.beside_us).member("of_ceiling", whole);
   out.member("router_us", p.router_us).member("relative_error", p.error).end_object();
 }
 
 Status bench_rows(const RandomMoe& moe, const ExpertDevice& device, const BenchOptions& options,
-                  const BenchDevice& bench, int32_t rows, JsonWriter& out) {
+                  const BenchDevice& bench, const MoeSide& side, int32_t rows, JsonWriter& out) {
   const MoeShape& shape = moe.shape;
   const double expert_bytes =
       static_cast<double>(gate_up_bytes(shape.experts) + down_bytes(shape.experts)) / shape.experts.experts;
@@ -108,8 +109,10 @@ Status bench_rows(const RandomMoe& moe, const ExpertDevice& device, const BenchO
   TRY_ASSIGN(const Problem p, make_problem(moe, device, rows, repetitions, bench.stream, point.active));
   TRY(init_moe_workspace(shape, rows, p.workspace.data(), bench.stream));
   const auto x = [&](int i) { return static_cast<const uint16_t*>(p.x.data()) + i * values; };
+  const MoeSide* beside = nullptr;
   const auto whole = [&](int i, cudaStream_t s) {
     MoeArgs args;
+    args.side = beside;
     args.weights = moe.weights(i);
     args.x = x(i), args.out = p.out.data();
     args.rows = args.max_rows = rows;
@@ -118,6 +121,8 @@ Status bench_rows(const RandomMoe& moe, const ExpertDevice& device, const BenchO
   };
   TRY_ASSIGN(point.error, check(moe, p, options, rows, whole, bench.stream));
   TRY_ASSIGN(point.us, time_burst(whole, repetitions, options.samples, bench.stream));
+  beside = &side;
+  TRY_ASSIGN(point.beside_us, time_burst(whole, repetitions, options.samples, bench.stream));
 
   TRY_ASSIGN(const Buffer work, allocate_device(expert_workspace_bytes(shape.experts, rows), "workspace"));
   TRY(init_expert_workspace(shape.experts, rows, work.data(), bench.stream));
@@ -172,14 +177,21 @@ Status bench_moe(const BenchOptions& options, const BenchDevice& bench, JsonWrit
   TRY(check_moe_shape(shape));
   TRY_ASSIGN(const ExpertDevice device, expert_device());
   TRY_ASSIGN(const RandomMoe moe, make_random_moe(shape, options.seed, kCopies, bench.stream));
+  MoeSide side;
+  TRY(cuda_status(cudaStreamCreate(&side.stream), "cudaStreamCreate"));
+  TRY(cuda_status(cudaEventCreateWithFlags(&side.begin, cudaEventDisableTiming), "cudaEventCreate"));
+  TRY(cuda_status(cudaEventCreateWithFlags(&side.end, cudaEventDisableTiming), "cudaEventCreate"));
   std::printf("# moe: %d experts of %d, top %d, shared %d, hidden %d; burst\n", s.experts, s.inter, s.top_k,
               s.shared_inter, s.hidden);
-  std::printf(" rows  active | routed us      %% |  whole us      %% | router us | rel error\n");
+  std::printf(" rows  active | routed us      %% |   in line    beside      %% | router us | rel error\n");
   out.begin_object().member("verb", "moe").key("points").begin_array();
   const std::vector<int32_t> rows =
       options.rows.empty() ? std::vector<int32_t>{1, 2, 4, 9, 17, 33, 64, 90, 128, 256, 512, 1024} : options.rows;
-  for (const int32_t m : rows) TRY(bench_rows(moe, device, options, bench, m, out));
+  for (const int32_t m : rows) TRY(bench_rows(moe, device, options, bench, side, m, out));
   out.end_array().end_object();
+  cudaEventDestroy(side.begin);
+  cudaEventDestroy(side.end);
+  cudaStreamDestroy(side.stream);
   return {};
 }
 

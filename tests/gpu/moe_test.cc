@@ -36,11 +36,21 @@ class Layer {
     EXPECT_TRUE(moe.ok());
     moe_ = *std::move(moe);
     EXPECT_TRUE(init_moe_workspace(shape, max_rows, work_.data(), nullptr).ok());
+    EXPECT_EQ(cudaStreamCreate(&side_.stream), cudaSuccess);
+    EXPECT_EQ(cudaEventCreate(&side_.begin), cudaSuccess);
+    EXPECT_EQ(cudaEventCreate(&side_.end), cudaSuccess);
+  }
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+  ~Layer() {
+    cudaEventDestroy(side_.begin);
+    cudaEventDestroy(side_.end);
+    cudaStreamDestroy(side_.stream);
   }
   const MoeShape& shape() const { return moe_.shape; }
 
   // bf16 bits [rows, hidden].
-  std::vector<uint16_t> run(const std::vector<uint16_t>& x, int live = -1) {
+  std::vector<uint16_t> run(const std::vector<uint16_t>& x, int live = -1, bool beside = false) {
     const auto rows = static_cast<int32_t>(x.size() / static_cast<size_t>(shape().experts.hidden));
     const Guarded input(x), out(static_cast<int64_t>(x.size()) * 2), live_rows(std::vector<int32_t>{live});
     MoeArgs args;
@@ -49,6 +59,7 @@ class Layer {
     args.rows = rows, args.max_rows = max_rows_;
     if (live >= 0) args.live_rows = static_cast<const int32_t*>(live_rows.data());
     args.workspace = work_.data();
+    if (beside) args.side = &side_;
     const Status status = run_moe(shape(), device_, args, nullptr);
     EXPECT_TRUE(status.ok()) << status.error().message;
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -61,6 +72,7 @@ class Layer {
   int32_t max_rows_;
   Guarded work_;
   RandomMoe moe_;
+  MoeSide side_;
 };
 
 // Roundings to bf16 of h, y and the output, each of relative error ≤ 2⁻⁹ and 1.7e-3 of the norm on average over a
@@ -165,6 +177,7 @@ TEST(Moe, BitsDoNotDependOnTheBatch) {
     const auto hidden = static_cast<size_t>(shape.experts.hidden);
     const std::vector<uint16_t> x = random_activations(1024 * static_cast<int64_t>(hidden), 8);
     const std::vector<uint16_t> all = layer.run(x);
+    EXPECT_EQ(layer.run(x, -1, true), all);
     std::mt19937 random(9);
     for (const int rows : {1, 9, 33, 90, 300}) {
       std::vector<uint16_t> some;
@@ -174,7 +187,7 @@ TEST(Moe, BitsDoNotDependOnTheBatch) {
         const auto begin = x.begin() + static_cast<std::ptrdiff_t>(pick.back() * hidden);
         some.insert(some.end(), begin, begin + static_cast<std::ptrdiff_t>(hidden));
       }
-      const std::vector<uint16_t> got = layer.run(some);
+      const std::vector<uint16_t> got = layer.run(some, -1, rows % 2 == 0);
       for (size_t i = 0; i < pick.size(); ++i)
         EXPECT_EQ(std::memcmp(&got[i * hidden], &all[pick[i] * hidden], hidden * 2), 0)
             << "row " << i << " of " << rows;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -39,6 +40,8 @@ class LoopBlock {
     return add(p, 1);
   }
   static int allocate(int* p, int count) { return add(p, count); }
+  static void set(uint32_t* p, uint32_t bits) { *p |= bits; }
+  static int highest_bit(uint32_t v) { return 31 - std::countl_zero(v); }
   static void lower(int* p, int v) { *p = std::min(*p, v); }
   static void lower_all(int* p, int v) { lower(p, v); }
   void raise(const uint32_t* bins, uint32_t* offset, uint32_t*, int wanted, int* limit) {

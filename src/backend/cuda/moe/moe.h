@@ -37,6 +37,13 @@ struct MoeWeights {
   const void* shared_down = nullptr;
 };
 
+// A second stream and two events of the caller's, on which the shared expert runs beside the router. The bits don't
+// depend on it.
+struct MoeSide {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+};
+
 struct MoeArgs {
   MoeWeights weights;
   const void* x = nullptr;  // [rows, hidden] bf16
@@ -45,6 +52,7 @@ struct MoeArgs {
   const int32_t* live_rows = nullptr;  // on the device: rows from this one on are padding; null: none
   void* workspace = nullptr;           // moe_workspace_bytes(…, max_rows), 256-byte aligned
   int32_t max_rows = 0;                // that the workspace was made for
+  const MoeSide* side = nullptr;       // null: the shared expert runs before the router
   std::optional<ExpertMode> mode;      // for tests and measurements
 };
 

@@ -2,14 +2,13 @@
 // the sums of build_tree (spec/tree.h).
 //
 // Where every sum is exact (checked: all log-probabilities are multiples of a power of two that leaves their largest
-// sum below 2^52 of them) and no log-probability is positive or larger than the one before it, the first B pops of a
+// sum below 2^51 of them) and no log-probability is positive or larger than the one before it, the first B pops of a
 // heap are simply the B best nodes, and a node's score does not depend on the order of adding: costs are integers, in
-// units of that power. Then nodes are found in
-// rounds by their number of deviations from "rank 0": round j finds the nodes whose rank path has j ranks above 0 and
-// ends in one of them, with the runs of rank 0 behind those of round j − 1. A path with j deviations comes after 2^j −
-// 1 others, so that there are at most 8 rounds, where levels would be 16. A histogram of all scores seen says which bin
-// holds the B-th best so far; nothing beyond that bin is kept. Its prefix sums then place every node, but for the order
-// within a bin.
+// units of that power. Then nodes are found in rounds by their number of deviations from "rank 0": round j finds the
+// nodes whose rank path has j ranks above 0 and ends in one of them, with the runs of rank 0 behind those of the round
+// before. A path with j deviations comes after 2^j − 1 others, so there are at most 8 rounds, where levels would be 16.
+// A histogram of all costs seen says which bin holds the B-th best so far; nothing beyond that bin is kept. Its prefix
+// sums then place every node, but for the order within a bin.
 //
 // Everything else (sums that round, more ties than the pool holds) goes through a frontier that one warp searches, in
 // the host's own order of operations.
@@ -118,7 +117,8 @@ struct TreeShared {
   alignas(16) uint32_t offset[kBins + 4];
   alignas(16) uint32_t warp_sum[32];
   uint16_t run[kOpenAtOnce * kMaxDepth];   // by open node and slot: where its candidates begin
-  uint16_t owner[kPool];                   // the (open node, slot) of a candidate
+  uint16_t owner[kPool];                   // the (open node, slot) of a candidate, where a run begins
+  uint32_t begins[kPool / 32];             // where runs begin, a bit a slot
   uint16_t order[kPool], open[kPool];      // open: nodes that end in a deviation and have descendants to look at
   int16_t parent[kPool], previous[kPool];  // slots; previous: the sibling before
   int16_t from[kPool];                     // the node above that ends in a deviation, or the root
@@ -141,6 +141,7 @@ class TreeSearch {
     b_.each([&](int t) {
       for (int i = t; i < kBins; i += Block::kThreads) s_.bins[i] = 0;
       if (t < kMaxDepth) s_.ranks[t] = kMaxRanks;
+      if (t < kPool / 32) s_.begins[t] = 0;
       if (t > 0) return;
       s_.slots = kMaxDepth;
       s_.unsorted = 0;
@@ -277,6 +278,7 @@ class TreeSearch {
         b_.sync();
         b_.each([&](int t) {
           if (t == 0) s_.pooled = pooled, s_.opened = end;
+          if (t < kPool / 32) s_.begins[t] &= t * 32 >= pooled ? 0 : ~0u >> max(0, 32 - (pooled - t * 32));
         });
         expand(begin, end, false);
         if (s_.pooled > kPool) return false;
@@ -308,11 +310,12 @@ class TreeSearch {
 
   // How many ranks of a slot cost less than `end`: the first ones.
   __device__ int count_below(int slot, int64_t end) const {
-    if (s_.own[slot][0] >= end) return 0;
-    int below = 1;  // ranks known to be
-    for (int step = 32; step > 0; step /= 2)
-      if (below + step <= kMaxRanks && s_.own[slot][below + step - 1] < end) below += step;
-    return below;
+    const int64_t* own = s_.own[slot];
+    int below = 0;
+    for (int step = 16; step > 0; step /= 4)
+      below += step *
+               ((own[below + step - 1] < end) + (own[below + 2 * step - 1] < end) + (own[below + 3 * step - 1] < end));
+    return below + (own[below] < end);
   }
 
   // The same below open[begin … end).
@@ -327,7 +330,7 @@ class TreeSearch {
       });
       b_.each([&](int t) {
         for (int at = pooled + t; at < min(s_.pooled, kPool); at += Block::kThreads) {
-          const int pair = s_.owner[at];
+          const int pair = owner_of(at);
           const int64_t cost = put(s_.open[first + pair / kMaxDepth], pair, at - s_.run[pair], at, limit);
           if (counting) count(cost);
         }
@@ -348,12 +351,19 @@ class TreeSearch {
     const int at = Block::allocate(&s_.pooled, within);
     if (within == 0) return;
     s_.run[pair] = static_cast<uint16_t>(min(at, kPool));
-    for (int rank = 0; rank < within; ++rank) {
-      if (at + rank < kPool)
-        s_.owner[at + rank] = static_cast<uint16_t>(pair);
-      else if (counting)
-        count(base + s_.own[slot][rank]);
+    if (at < kPool) {
+      s_.owner[at] = static_cast<uint16_t>(pair);
+      Block::set(&s_.begins[at / 32], 1u << at % 32);
     }
+    if (!counting) return;
+    for (int rank = max(0, kPool - at); rank < within; ++rank) count(base + s_.own[slot][rank]);
+  }
+
+  __device__ int owner_of(int at) const {
+    int word = at / 32;
+    uint32_t begins = s_.begins[word] & (~0u >> (31 - at % 32));
+    while (begins == 0) begins = s_.begins[--word];
+    return s_.owner[word * 32 + Block::highest_bit(begins)];
   }
 
   __device__ int64_t put(int from, int pair, int rank, int at, int64_t limit) {

@@ -51,6 +51,8 @@ class DeviceBlock {
     if (lane == 31 && until > 0) first = atomicAdd(p, until);
     return __shfl_sync(~0u, first, 31) + until - count;
   }
+  __device__ static void set(uint32_t* p, uint32_t bits) { atomicOr(p, bits); }
+  __device__ static int highest_bit(uint32_t v) { return 31 - __clz(v); }
   __device__ static void lower(int* p, int v) { atomicMin(p, v); }
   __device__ static void lower_all(int* p, int v) {
     v = __reduce_min_sync(~0u, v);
