@@ -31,9 +31,9 @@ std::vector<T> download(const T* device, size_t count) {
 }
 
 // Device memory full of 0xff with a guard on either side.
-class Guarded {
+class Poisoned {
  public:
-  explicit Guarded(int64_t bytes)
+  explicit Poisoned(int64_t bytes)
       : bytes_(bytes), memory_(upload(std::vector<uint8_t>(static_cast<size_t>(bytes + 2 * kGuard), 0xff))) {}
   template <class T = uint8_t>
   T* data() {
@@ -133,7 +133,7 @@ class DeviceTrees {
 
  private:
   size_t streams_;
-  Guarded memory_;
+  Poisoned memory_;
 };
 
 inline void expect_same(const Tree& got, const Tree& want) {

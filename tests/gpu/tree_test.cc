@@ -153,7 +153,7 @@ TEST(Trees, SubtractLogSums) {
   build_tree(c.view(), 70, 60, {}, want);
   const Buffer value = upload(logits.log_prob), id = upload(logits.id), sums = upload(lse);
   const Buffer request = upload(std::vector<TreeRequest>{{70, 60, slots, k, 0}});
-  Guarded memory(tree_arrays_bytes(1));
+  Poisoned memory(tree_arrays_bytes(1));
   const TreeArrays out = tree_arrays(memory.data(), 1);
   ASSERT_TRUE(run_build_trees(1,
                               {static_cast<const float*>(value.data()), static_cast<const int32_t*>(id.data()),
@@ -189,7 +189,7 @@ void expect_laid_out(const std::vector<Draft>& drafts, int max_rows) {
   const std::vector<int> keep = trim_to_rows(views, max_rows);
 
   const Buffer contexts = upload(context), scratches = upload(scratch);
-  Guarded first(static_cast<int64_t>(streams + 1) * 4), token(max_rows * 4), position(max_rows * 4),
+  Poisoned first(static_cast<int64_t>(streams + 1) * 4), token(max_rows * 4), position(max_rows * 4),
       kv_row(max_rows * 4), ancestors(max_rows * 32);
   LayOutArgs args{device.arrays(),
                   static_cast<const int32_t*>(contexts.data()),
@@ -201,7 +201,7 @@ void expect_laid_out(const std::vector<Draft>& drafts, int max_rows) {
                   max_rows};
   ASSERT_TRUE(run_lay_out_trees(args, nullptr).ok());
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  for (Guarded* g : {&first, &token, &position, &kv_row, &ancestors}) g->expect_guards();
+  for (Poisoned* g : {&first, &token, &position, &kv_row, &ancestors}) g->expect_guards();
 
   std::vector<int32_t> want_first = {0}, want_token, want_position, want_kv;
   std::vector<AncestorWords> want_ancestors;

@@ -61,7 +61,7 @@ void put(T* device, const std::vector<T>& host) {
 Outcome run_device(const std::vector<Verified>& streams) {
   const size_t n = streams.size();
   const auto count = static_cast<int32_t>(n);
-  Guarded memory(tree_arrays_bytes(count));
+  Poisoned memory(tree_arrays_bytes(count));
   const TreeArrays arrays = tree_arrays(memory.data(), count);
   std::vector<int32_t> token(n * kMaxRows), first = {0}, sampled, context, scratch, page_count;
   std::vector<int32_t> pages(n * kPageStride, -1);
@@ -84,7 +84,7 @@ Outcome run_device(const std::vector<Verified>& streams) {
   put(arrays.token, token), put(arrays.first_child, child), put(arrays.next_sibling, sibling);
   const Buffer firsts = upload(first), samples = upload(sampled), contexts = upload(context),
                scratches = upload(scratch), tables = upload(pages), counts = upload(page_count);
-  Guarded scalars(count * 4 * 4), rows(count * kMaxAccepted * 4), committed(count * kMaxAccepted * 4),
+  Poisoned scalars(count * 4 * 4), rows(count * kMaxAccepted * 4), committed(count * kMaxAccepted * 4),
       copies(count * kMaxAccepted * 8);
   int32_t* at = scalars.data<int32_t>();
   const auto ints = [](const Buffer& b) { return static_cast<const int32_t*>(b.data()); };
@@ -102,7 +102,7 @@ Outcome run_device(const std::vector<Verified>& streams) {
   const Status status = run_walk(args, nullptr);
   EXPECT_TRUE(status.ok()) << status.error().message;
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  for (Guarded* g : {&scalars, &rows, &committed, &copies}) g->expect_guards();
+  for (Poisoned* g : {&scalars, &rows, &committed, &copies}) g->expect_guards();
   const size_t lists = n * kMaxAccepted;
   return {download(args.out.status, n),        download(args.out.length, n), download(args.out.row, lists),
           download(args.out.committed, lists), download(args.out.next, n),   download(args.out.context, n),
@@ -238,7 +238,7 @@ void expect_copies(int layers, int rows, int row_bytes, const std::vector<RowCop
   std::mt19937 random(6);
   const auto bytes = static_cast<size_t>(rows) * static_cast<size_t>(row_bytes), width = static_cast<size_t>(row_bytes);
   std::vector<std::vector<uint8_t>> before;
-  std::vector<Guarded> caches;
+  std::vector<Poisoned> caches;
   std::vector<void*> pointers;
   for (int l = 0; l < layers; ++l) {
     before.emplace_back(bytes);
