@@ -84,11 +84,12 @@ __device__ inline uint32_t cluster_rank() {
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// Arrives at the barrier that lies at `bar` in the shared memory of CTA `rank`.
+// Arrives at the barrier that lies at `bar` in the shared memory of CTA `rank`; orders nothing but what the barrier's
+// own CTA sees.
 __device__ inline void barrier_arrive_at(uint32_t bar, uint32_t rank) {
   asm volatile(
       "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(bar),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(bar),
       "r"(rank)
       : "memory");
 }
@@ -115,7 +116,16 @@ __device__ inline void tensor_copy(uint32_t dst, const void* map, int column, in
       "l"(map), "r"(column), "r"(row), "r"(bar)
       : "memory");
 }
-// The same into all CTAs of the cluster that `mask` names, at the same place and counted by the same barrier of each.
+// Brings the box into L2.
+__device__ inline void tensor_prefetch(const void* map, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)
+               : "memory");
+}
+__device__ inline void tensor_map_prefetch(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+// tensor_copy into all CTAs of the cluster that `mask` names, at the same place and counted by the same barrier of
+// each.
 __device__ inline void tensor_copy_to(uint16_t mask, uint32_t dst, const void* map, int column, int row, uint32_t bar) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
@@ -130,10 +140,6 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 __device__ inline void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Arrives at the barrier once this thread's copies so far are there.
-__device__ inline void copy_arrive(uint32_t bar) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory");
-}
 __device__ inline uint64_t evict_first_policy() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));

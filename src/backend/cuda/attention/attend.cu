@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <string>
 
 #include "backend/cuda/attention/attend_mma.cuh"
@@ -14,8 +15,8 @@
 namespace ddtree::cuda {
 namespace {
 
-constexpr int kFoldThreads = 128;
-constexpr int kFoldBatch = 8;                           // loads in flight
+constexpr int kFoldStep = 8;                            // splits that a thread reads ahead
+constexpr int kFoldBatch = 136;                         // splits that meet in shared memory at once, at most
 constexpr int64_t kMaxPartialBytes = int64_t{1} << 30;  // beyond it, items take all splits of their tile
 constexpr int32_t kLatent = 512, kLatentKey = 576;      // of MLA: kv_lora, kv_lora + rope_dim
 constexpr int32_t kSmallestShared = 101376;             // of sm_120
@@ -44,54 +45,101 @@ __device__ bool find_splits(const AttendKernelArgs& a, int row, int head, RowSpl
     const int kv_head = head / t.group, in_group = head % t.group;
     r.first = items + (kv_head * t.head_tiles + in_group / t.head_tile) * t.node_tiles(segment.rows) + own / t.nodes;
     r.columns = work.columns;
-    r.begin = a.window == 0 ? 0 : max(0, position - (a.window - 1)) / split_keys(bucket);
-    r.last = (keys - 1) / split_keys(bucket);
+    r.begin = a.window == 0 ? 0 : max(0, position - (a.window - 1)) >> split_shift(bucket);
+    r.last = (keys - 1) >> split_shift(bucket);
     r.tile_row = own % t.nodes * t.head_tile + in_group % t.head_tile;
     return r.begin < r.last;
   }
   return false;
 }
 
-// out = the row's splits, folded in ascending order. A thread has four columns of one (row, head).
+// out = the row's splits, folded in ascending order. A CTA has one (row, head), a thread some of its columns; all loads
+// of up to kFoldBatch splits are in flight at once.
 template <int V>
-__global__ void __launch_bounds__(kFoldThreads) fold_kernel(const AttendKernelArgs a) {
-  constexpr int kOwners = V / 4;
+struct FoldConfig {
+  static constexpr int kPairs = V == 512 ? 2 : V / 64, kThreads = V / (2 * kPairs);
+  static constexpr int kFactors = 16, kValues = (kFactors + kFoldBatch * 16 + 127) / 128 * 128;  // in shared memory
+};
+
+// Factors (keep, add, weights, unit) of n splits, by a warp; `top` is the maximum before them, then after them.
+__device__ inline void fold_factors(float4* factors, const float4* stats, int64_t step, int n, float& top) {
+  const int lane = threadIdx.x;
+  for (int begin = 0; begin < n; begin += 32) {
+    const bool valid = begin + lane < n;
+    const float4 stat = valid ? stats[(begin + lane) * step] : make_float4(kNone, 0.f, 0.f, 0.f);
+    float upto = fmaxf(top, stat.x);
+    for (int d = 1; d < 32; d *= 2) {
+      const float below = __shfl_up_sync(~0u, upto, d);
+      if (lane >= d) upto = fmaxf(upto, below);
+    }
+    const float before = __shfl_up_sync(~0u, upto, 1);
+    const Fold f = fold_of(lane == 0 ? top : before, stat.x);
+    if (valid) factors[begin + lane] = make_float4(f.keep, f.add, stat.y, stat.z);
+    top = __shfl_sync(~0u, upto, 31);
+  }
+}
+
+template <int V>
+__global__ void __launch_bounds__(FoldConfig<V>::kThreads) fold_kernel(const AttendKernelArgs a) {
+  using C = FoldConfig<V>;
+  extern __shared__ __align__(128) uint8_t smem[];
+  float4* factors = reinterpret_cast<float4*>(smem + C::kFactors);
+  const uint32_t bar = shared_address(smem), to = shared_address(smem + C::kValues);
+  const int index = blockIdx.x;
+  RowSplits r;  // what it needs was there before the kernel that we wait for began
+  const bool any = find_splits(a, index / a.heads, index % a.heads, r);
+  if (threadIdx.x == 0) {
+    barrier_init(bar, 1);
+    barrier_init_fence();
+  }
+  __syncthreads();
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int index = (blockIdx.x * kFoldThreads + threadIdx.x) / kOwners, column = threadIdx.x % kOwners * 4;
-  if (index >= a.rows * a.heads) return;
-  RowSplits r;
-  if (!find_splits(a, index / a.heads, index % a.heads, r)) return;
-  float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
-  float top = 0.f, weights = 0.f;
-  for (int begin = r.begin; begin <= r.last; begin += kFoldBatch) {
-    float4 value[kFoldBatch];
-    float2 stat[kFoldBatch];
+  if (!any) return;
+  const int64_t step = static_cast<int64_t>(r.columns) * a.tile_rows;
+  float total[2 * C::kPairs] = {}, top = kNone, weights = 0.f;
+  for (int begin = r.begin, phase = 0; begin <= r.last; begin += a.fold_batch, phase ^= 1) {
+    const int n = min(a.fold_batch, r.last + 1 - begin);
+    const int64_t first = (r.first + static_cast<int64_t>(begin) * r.columns) * a.tile_rows + r.tile_row;
+    if (threadIdx.x == 0) barrier_arrive_expect(bar, n * V * 2);
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += C::kThreads)
+      bulk_copy(to + i * V * 2, static_cast<const __half*>(a.partial) + (first + i * step) * V, V * 2, bar,
+                evict_first_policy());
+    if (threadIdx.x < 32) fold_factors(factors, a.stats + first, step, n, top);
+    __syncthreads();
+    barrier_wait(bar, phase);
+    const __half2* value = reinterpret_cast<const __half2*>(smem + C::kValues) + threadIdx.x * C::kPairs;
+#pragma unroll 1
+    for (int i = 0; i < n; i += kFoldStep) {
+      float4 factor[kFoldStep];
+      float2 v[kFoldStep][C::kPairs];
 #pragma unroll
-    for (int i = 0; i < kFoldBatch; ++i) {
-      const int64_t split = r.first + static_cast<int64_t>(min(begin + i, r.last)) * r.columns;
-      const int64_t at = split * a.tile_rows + r.tile_row;
-      stat[i] = a.stats[at];
-      value[i] = *reinterpret_cast<const float4*>(a.partial + at * V + column);
-    }
+      for (int k = 0; k < kFoldStep; ++k) {
+        factor[k] = factors[i + k];
 #pragma unroll
-    for (int i = 0; i < kFoldBatch; ++i) {
-      if (begin + i > r.last) break;
-      if (begin + i == r.begin) {
-        total = value[i], top = stat[i].x, weights = stat[i].y;
-        continue;
+        for (int p = 0; p < C::kPairs; ++p) v[k][p] = __half22float2(value[(i + k) * V / 2 + p]);
       }
-      const Fold f = fold_of(top, stat[i].x);
-      top = f.max;
-      weights = fold(weights, stat[i].y, f);
-      total = make_float4(fold(total.x, value[i].x, f), fold(total.y, value[i].y, f), fold(total.z, value[i].z, f),
-                          fold(total.w, value[i].w, f));
+#pragma unroll
+      for (int k = 0; k < kFoldStep; ++k) {
+        if (i + k == n) break;
+        const Fold f{0.f, factor[k].x, factor[k].y};
+        weights = fold(weights, factor[k].z, f);
+#pragma unroll
+        for (int p = 0; p < C::kPairs; ++p) {
+          total[2 * p] = fold(total[2 * p], __fmul_rn(v[k][p].x, factor[k].w), f);
+          total[2 * p + 1] = fold(total[2 * p + 1], __fmul_rn(v[k][p].y, factor[k].w), f);
+        }
+      }
     }
+    __syncthreads();
   }
   const float inverse = __frcp_rn(weights);
-  *reinterpret_cast<uint2*>(a.out + static_cast<int64_t>(index) * V + column) =
-      make_uint2(pack_bf16_pair(__fmul_rn(total.x, inverse), __fmul_rn(total.y, inverse)),
-                 pack_bf16_pair(__fmul_rn(total.z, inverse), __fmul_rn(total.w, inverse)));
+  bf16* out = a.out + static_cast<int64_t>(index) * V;
+#pragma unroll
+  for (int p = 0; p < C::kPairs; ++p)
+    *reinterpret_cast<uint32_t*>(out + partial_column((threadIdx.x * C::kPairs + p) * 2)) =
+        pack_bf16_pair(__fmul_rn(total[2 * p], inverse), __fmul_rn(total[2 * p + 1], inverse));
 }
 
 // --- variants ---
@@ -104,27 +152,30 @@ using Gqa64 = AttendConfig<64, 64, 64, 4>;
 using AttendKernel = void (*)(AttendKernelArgs);
 
 struct Variant {
-  AttendKernel kernel, fold;  // no kernel: wgmma
-  int32_t tile_rows, v_dim, stages, shared_bytes;
+  AttendKernel kernel, fold;                                                          // no kernel: wgmma
+  int32_t tile_rows, v_dim, stages, shared_bytes, fold_threads, fold_base, fold_row;  // fold_…: bytes of shared memory
 };
 
 template <class C>
-Variant variant_of(AttendKernel fold, int32_t shared_bytes) {
+Variant variant_of(int32_t shared_bytes) {
+  using F = FoldConfig<C::kV>;
   const int32_t stages = C::shared_bytes(2) <= shared_bytes ? 2 : 1;
-  return {attend_mma_kernel<C>, fold, C::kRows, C::kV, stages, C::shared_bytes(stages)};
+  return {attend_mma_kernel<C>,    fold_kernel<C::kV>, C::kRows,   C::kV,    stages,
+          C::shared_bytes(stages), F::kThreads,        F::kValues, C::kV * 2};
 }
 
 bool is_latent(const AttendSpec& spec) { return spec.qk_dim != spec.v_dim; }
 
 Variant pick_variant(const AttendSpec& spec, const AttendDevice& device) {
-  if (is_latent(spec) && device.wgmma && kWgmmaShared <= device.shared_bytes)
-    return {nullptr, fold_kernel<kLatent>, WgmmaConfig::kRows, kLatent, 2, kWgmmaShared};
-  if (is_latent(spec))
-    return MlaTall::shared_bytes(2) <= device.shared_bytes
-               ? variant_of<MlaTall>(fold_kernel<kLatent>, device.shared_bytes)
-               : variant_of<MlaShort>(fold_kernel<kLatent>, device.shared_bytes);
-  return spec.v_dim == 128 ? variant_of<Gqa128>(fold_kernel<128>, device.shared_bytes)
-                           : variant_of<Gqa64>(fold_kernel<64>, device.shared_bytes);
+  if (!is_latent(spec))
+    return spec.v_dim == 128 ? variant_of<Gqa128>(device.shared_bytes) : variant_of<Gqa64>(device.shared_bytes);
+  if (MlaTall::shared_bytes(2) > device.shared_bytes) return variant_of<MlaShort>(device.shared_bytes);
+  Variant v = variant_of<MlaTall>(device.shared_bytes);
+  if (device.wgmma && kWgmmaShared <= device.shared_bytes) {
+    v.kernel = nullptr;
+    v.shared_bytes = kWgmmaShared;
+  }
+  return v;
 }
 
 // --- the cache as the copy engine sees it: boxes of 64 rows × 64 columns ---
@@ -177,8 +228,18 @@ Status launch_mma(const Variant& v, const AttendKernelArgs& a, const AttendPlan&
   return cuda_status(launch_after(v.kernel, grid, kAttendThreads, plan.shared_bytes, stream, a), what);
 }
 
+int32_t most_splits(const AttendSegment& s, const Tiling& tiling, bool block) {
+  const SegmentWork work = segment_work(s, tiling, block, false);
+  int32_t n = 0;
+  for (int32_t b = work.first_bucket; b <= work.last_bucket; ++b) n = std::max(n, work.splits(b));
+  return n;
+}
+
 int64_t partial_bytes(const AttendPlan& plan, const Variant& v) {
-  return round_up(static_cast<int64_t>(plan.items) * v.tile_rows * v.v_dim * 4, 256);
+  return round_up(int64_t{plan.items} * v.tile_rows * v.v_dim * (plan.whole ? 4 : 2), 256);
+}
+int64_t stats_bytes(const AttendPlan& plan, const Variant& v) {
+  return int64_t{plan.items} * v.tile_rows * (plan.whole ? kAttendWarps : 1) * static_cast<int64_t>(sizeof(float4));
 }
 
 }  // namespace
@@ -192,13 +253,14 @@ Result<AttendDevice> attend_device() {
 }
 
 Status check_attend_spec(const AttendSpec& spec, const AttendDevice& device) {
-  const bool latent = spec.kv_heads == 1 && spec.qk_dim == kLatentKey && spec.v_dim == kLatent;
+  const bool latent = spec.kv_heads == 1 && spec.qk_dim == kLatentKey && spec.v_dim == kLatent && spec.window == 0;
   const bool grouped = spec.qk_dim == spec.v_dim && (spec.qk_dim == 64 || spec.qk_dim == 128);
   const std::string what = "attention on the GPU: ";
   if (!latent && !grouped)
-    return Error{Code::kUnsupported, what + "qk_dim " + std::to_string(spec.qk_dim) + ", v_dim " +
-                                         std::to_string(spec.v_dim) + ", kv_heads " + std::to_string(spec.kv_heads) +
-                                         "; supported are MLA with kv_lora 512 + rope 64, and heads of 64 or 128"};
+    return Error{Code::kUnsupported,
+                 what + "qk_dim " + std::to_string(spec.qk_dim) + ", v_dim " + std::to_string(spec.v_dim) +
+                     ", kv_heads " + std::to_string(spec.kv_heads) + ", window " + std::to_string(spec.window) +
+                     "; supported are MLA with kv_lora 512 + rope 64 and no window, and GQA with heads of 64 or 128"};
   if (spec.heads < 1 || spec.kv_heads < 1 || spec.heads % spec.kv_heads != 0)
     return Error{Code::kInvalidArgument, what + std::to_string(spec.heads) + " heads, " +
                                              std::to_string(spec.kv_heads) +
@@ -222,15 +284,19 @@ AttendPlan plan_attend(const AttendSpec& spec, const AttendDevice& device, std::
   plan.stages = v.stages;
   plan.shared_bytes = v.shared_bytes;
   int64_t split_items = 0, whole_items = 0;
+  int32_t splits = 1;
   for (const AttendSegment& s : segments) {
     split_items += segment_work(s, plan.tiling, block, false).items();
     whole_items += segment_work(s, plan.tiling, block, true).items();
+    splits = std::max(splits, most_splits(s, plan.tiling, block));
   }
-  const int64_t item_bytes = int64_t{v.tile_rows} * v.v_dim * 4;
+  // In steps of what a thread reads ahead.
+  splits = std::min({splits, kFoldBatch, (device.shared_bytes - v.fold_base) / v.fold_row / kFoldStep * kFoldStep});
+  plan.fold_splits = div_up(splits, kFoldStep) * kFoldStep;
+  const int64_t item_bytes = int64_t{v.tile_rows} * v.v_dim * 2;
   plan.whole = force_whole || whole_items >= 2 * device.sms || split_items * item_bytes > kMaxPartialBytes;
   plan.items = static_cast<int32_t>(plan.whole ? whole_items : split_items);
-  plan.workspace_bytes =
-      partial_bytes(plan, v) + round_up(int64_t{plan.items} * v.tile_rows * static_cast<int64_t>(sizeof(float2)), 256);
+  plan.workspace_bytes = partial_bytes(plan, v) + round_up(stats_bytes(plan, v), 256);
   return plan;
 }
 
@@ -246,8 +312,8 @@ Status run_attend(const AttendSpec& spec, const AttendPlan& plan, const AttendAr
   a.ancestors = reinterpret_cast<const uint64_t*>(args.ancestors);
   a.segments = args.segments;
   a.pages = args.pages;
-  a.partial = static_cast<float*>(args.workspace);
-  a.stats = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) + partial_bytes(plan, v));
+  a.partial = args.workspace;
+  a.stats = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + partial_bytes(plan, v));
   a.tiling = plan.tiling;
   a.segment_count = args.segment_count;
   a.rows = args.rows;
@@ -259,14 +325,20 @@ Status run_attend(const AttendSpec& spec, const AttendPlan& plan, const AttendAr
   a.stages = plan.stages;
   a.block = spec.mask == AttendSpec::Mask::kBlock;
   a.whole = plan.whole;
+  a.fold_batch = plan.fold_splits;
   a.scale_log2 = spec.scale * 1.44269504f;
 
   const std::string what = "attention, " + std::to_string(args.rows) + " rows, " + std::to_string(spec.heads) +
                            " heads, " + std::to_string(plan.items) + " items";
   TRY(v.kernel == nullptr ? launch_wgmma(args, a, plan, what, stream) : launch_mma(v, a, plan, what, stream));
   if (plan.whole) return {};
-  const auto blocks = static_cast<unsigned>(ceil_div(int64_t{args.rows} * spec.heads * (v.v_dim / 4), kFoldThreads));
-  return cuda_status(launch_after(v.fold, dim3(blocks), kFoldThreads, 0, stream, a), "folding of " + what);
+  const int64_t blocks = int64_t{args.rows} * spec.heads;
+  const int32_t fold_shared = v.fold_base + plan.fold_splits * v.fold_row;
+  TRY(cuda_status(cudaFuncSetAttribute(v.fold, cudaFuncAttributeMaxDynamicSharedMemorySize, fold_shared), what));
+  // The multiprocessors keep the partition that the kernel before and the next one need.
+  TRY(cuda_status(cudaFuncSetAttribute(v.fold, cudaFuncAttributePreferredSharedMemoryCarveout, 100), what));
+  return cuda_status(launch_after(v.fold, dim3(static_cast<unsigned>(blocks)), v.fold_threads, fold_shared, stream, a),
+                     "folding of " + what);
 }
 
 }  // namespace ddtree::cuda

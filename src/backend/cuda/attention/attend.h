@@ -33,8 +33,9 @@ struct AttendPlan {
   AttendDevice device;
   Tiling tiling;
   int32_t items = 0;
-  bool whole = false;  // an item takes all splits of its tile; the bits don't depend on it
-  int32_t stages = 0;  // chunks of keys in shared memory
+  bool whole = false;       // an item takes all splits of its tile; the bits don't depend on it
+  int32_t stages = 0;       // chunks of keys in shared memory
+  int32_t fold_splits = 0;  // splits that are folded from shared memory at once
   int32_t shared_bytes = 0;
   int64_t workspace_bytes = 0;
 };

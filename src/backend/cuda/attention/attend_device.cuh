@@ -9,6 +9,8 @@
 // engine's 128-byte swizzle writes, and what ldmatrix reads without conflicts.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "backend/cuda/attention/work.h"
 #include "backend/cuda/math.cuh"
 #include "backend/cuda/ptx.cuh"
@@ -24,10 +26,10 @@ struct AttendKernelArgs {
   const uint64_t* ancestors;  // [rows, 4]
   const AttendSegment* segments;
   const int32_t* pages;
-  float* partial;  // [items, tile rows, v_dim] of splits, before the division
-  float2* stats;   // [items, tile rows] the greatest score · scale_log2, the sum of weights
+  void* partial;  // [items, tile rows, v_dim] fp16 (whole: fp32), before the division; columns by partial_column
+  float4* stats;  // [items, tile rows] the greatest score · scale_log2, the sum of weights, the unit of `partial`
   Tiling tiling;
-  int32_t segment_count, rows, heads, kv_heads, width, window, tile_rows, stages;
+  int32_t segment_count, rows, heads, kv_heads, width, window, tile_rows, stages, fold_batch;
   bool block, whole;
   float scale_log2;  // of scores, for powers of two
 };
@@ -61,6 +63,7 @@ struct AttendItem {
   int32_t bucket, first_split, end_split;
   int32_t kv_head, head0, heads;  // query heads head0 … of the group
   int32_t node0, nodes;           // rows of the segment
+  int32_t column, columns;        // of the segment's tiles
 };
 
 // By a whole warp. False: there is no such item.
@@ -85,14 +88,16 @@ __device__ inline bool find_item(const AttendKernelArgs& a, int index, AttendIte
     const SegmentWork work = segment_work(item.segment, a.tiling, a.block, a.whole);
     item.bucket = work.first_bucket;
     while (index >= work.bucket_items(item.bucket)) index -= work.bucket_items(item.bucket++);
-    const int split = index / work.columns, column = index % work.columns;
+    const int split = index / work.columns, column = index - split * work.columns;
+    item.column = column;
+    item.columns = work.columns;
     item.first_split = split;
     item.end_split = a.whole ? work.splits(item.bucket) : split + 1;
-    const int node_tiles = a.tiling.node_tiles(item.segment.rows);
-    item.kv_head = column / (node_tiles * a.tiling.head_tiles);
-    item.head0 = column / node_tiles % a.tiling.head_tiles * a.tiling.head_tile;
+    const int node_tiles = a.tiling.node_tiles(item.segment.rows), tile = column / node_tiles;
+    item.kv_head = tile / a.tiling.head_tiles;
+    item.node0 = (column - tile * node_tiles) * a.tiling.nodes;
+    item.head0 = (tile - item.kv_head * a.tiling.head_tiles) * a.tiling.head_tile;
     item.heads = min(a.tiling.head_tile, a.tiling.group - item.head0);
-    item.node0 = column % node_tiles * a.tiling.nodes;
     item.nodes = min(a.tiling.nodes, item.segment.rows - item.node0);
     return true;
   }
@@ -113,8 +118,13 @@ __device__ __forceinline__ float fold(float value, float next, const Fold& f) {
   return fmaf(next, f.add, __fmul_rn(value, f.keep));
 }
 
+__device__ __forceinline__ __half2 to_units(float lo, float hi, float fit) {
+  return __floats2half2_rn(__fmul_rn(lo, fit), __fmul_rn(hi, fit));
+}
+// Where value i of a row of a split's partial result lies in the row: a thread's values are neighbours there.
+__device__ __forceinline__ int partial_column(int i) { return i / 32 * 32 + i % 8 / 2 * 8 + i % 32 / 8 * 2 + i % 2; }
+
 inline constexpr float kNone = -INFINITY;
-inline constexpr uint32_t kOnes = 0x3f803f80;  // two ones in bf16
 
 // --- a tile's state and steps ---
 
@@ -127,11 +137,13 @@ struct AttendTile {
   int lane, mg, ng;
 
   // Rows g and g + 8: they see keys [oldest, limit); 0: none.
-  int32_t limit[2], oldest[2], node[2], first_split[2], last_split[2];
+  int32_t limit[2], oldest[2], node[2];
   int32_t tile_limit, tile_oldest;
+  int32_t node_limit;   // of row `lane` of the tile
+  int32_t listed = -1;  // the chunk whose sources are in shared memory
 
-  float o[C::kColTiles][4], sum[4], top[2];
-  float run_top[2], run_sum[2];  // of the splits before this one, where an item takes all
+  float o[C::kColTiles][4], top[2];
+  float sum[2];  // of this thread's weights: columns 2q, 2q + 1 of every 8, q = lane % 4
 
   __device__ AttendTile(const AttendKernelArgs& args, const AttendItem& it, uint8_t* shared, int warp)
       : a(args),
@@ -145,7 +157,8 @@ struct AttendTile {
   static __device__ __forceinline__ void sync() { named_barrier(1, kAttendThreads); }
 
   __device__ void find_rows() {
-    int32_t node_limit = 0, node_oldest = INT32_MAX;
+    int32_t node_oldest = INT32_MAX;
+    node_limit = 0;
     if (lane < item.nodes) {
       const int32_t position = a.position[item.segment.first_row + item.node0 + lane];
       const int32_t keys = a.block ? item.segment.context + item.segment.rows : position + 1;
@@ -158,67 +171,69 @@ struct AttendTile {
     tile_oldest = __reduce_min_sync(~0u, node_oldest);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = mg * 16 + lane / 4 + 8 * h, n = row / a.tiling.head_tile;
-      const bool valid = n < item.nodes && row % a.tiling.head_tile < item.heads;
+      const int row = mg * 16 + lane / 4 + 8 * h, n = a.tiling.node_of(row);
+      const bool valid = n < item.nodes && row - n * a.tiling.head_tile < item.heads;
       limit[h] = __shfl_sync(~0u, node_limit, n & 31);
       oldest[h] = __shfl_sync(~0u, node_oldest, n & 31);
       node[h] = valid ? n : -1;
       if (!valid) limit[h] = 0;
-      first_split[h] = limit[h] == 0 ? 0 : oldest[h] / split_keys(item.bucket);
-      last_split[h] = limit[h] == 0 ? -1 : (limit[h] - 1) / split_keys(item.bucket);
     }
   }
 
   // Element offset of a row's head in q (width kQk) or out (width kV).
   __device__ int64_t head_at(int row, int width) const {
-    const int64_t t = item.segment.first_row + item.node0 + row / a.tiling.head_tile;
-    const int head = item.kv_head * a.tiling.group + item.head0 + row % a.tiling.head_tile;
-    return (t * a.heads + head) * width;
+    const int n = a.tiling.node_of(row);
+    const int head = item.kv_head * a.tiling.group + item.head0 + row - n * a.tiling.head_tile;
+    return static_cast<int64_t>(item.segment.first_row + item.node0) * (a.heads * width) + (n * a.heads + head) * width;
   }
 
+  // A warp copies a row: units of 16 bytes, exchanged within each 64 columns.
   __device__ void load_queries() const {
-    constexpr int kUnits = C::kQk / 8;
-    for (int i = threadIdx.x; i < C::kRows * kUnits; i += kAttendThreads) {
-      const int row = i / kUnits, u = i % kUnits;
-      const bool valid = row / a.tiling.head_tile < item.nodes && row % a.tiling.head_tile < item.heads;
-      copy_16(base + u / 8 * (C::kRows * 128) + row * 128 + ((u ^ row) & 7) * 16,
-              a.q + (valid ? head_at(row, C::kQk) + u * 8 : 0), valid);
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < C::kRows; row += kAttendWarps) {
+      const int n = a.tiling.node_of(row);
+      const bool valid = n < item.nodes && row - n * a.tiling.head_tile < item.heads;
+      const bf16* from = a.q + (valid ? head_at(row, C::kQk) : 0);
+#pragma unroll
+      for (int u = lane; u < C::kQk / 8; u += 32)
+        copy_16(base + u / 8 * (C::kRows * 128) + row * 128 + ((u ^ row) & 7) * 16, from + u * 8, valid);
     }
   }
 
   // --- keys in shared memory; rows 64 … 127 of the ring are the second stage's ---
 
   static __device__ __forceinline__ int ring_row(int row) { return (row >> 6) * C::kStageBytes + (row & 63) * 128; }
-  // Unit u of the row in shared memory from the cache's row.
-  __device__ __forceinline__ const bf16* source(int64_t cache_row, int u) const {
-    const int column =
-        u * 8 < C::kQk ? item.kv_head * C::kQk + u * 8 : a.kv_heads * C::kQk + item.kv_head * C::kV + (u * 8 - C::kVAt);
-    return a.cache + cache_row * a.width + column;
+  __device__ __forceinline__ void copy_key(uint32_t to, int row, int64_t cache_row, bool valid) const {
+    const bf16* from = a.cache + cache_row * a.width;
+    const int key_at = item.kv_head * C::kQk;
+    const int value_at = a.kv_heads * C::kQk + item.kv_head * C::kV - C::kVAt;
+#pragma unroll
+    for (int u = lane; u < C::kSubs * 8; u += 32)
+      copy_16(to + u / 8 * kSubBytes + ((u ^ row) & 7) * 16, from + (u * 8 < C::kQk ? key_at : value_at) + u * 8,
+              valid);
   }
   __device__ void load_page(int stage, int chunk) const {
-    constexpr int kUnits = C::kSubs * 8;
     const int64_t first = static_cast<int64_t>(a.pages[item.segment.first_page + chunk]) * kChunkKeys;
     const uint32_t to = base + C::kRing + stage * C::kStageBytes;
-    for (int i = threadIdx.x; i < kChunkKeys * kUnits; i += kAttendThreads) {
-      const int row = i / kUnits, u = i % kUnits;
-      copy_16(to + u / 8 * kSubBytes + row * 128 + ((u ^ row) & 7) * 16, source(first + row, u), true);
-    }
+#pragma unroll 2
+    for (int row = threadIdx.x / 32; row < kChunkKeys; row += kAttendWarps)
+      copy_key(to + row * 128, row, first + row, true);
   }
   // Rows of the cache listed at kSource, −1: zeros.
   __device__ void gather(int rows) const {
-    constexpr int kUnits = C::kSubs * 8;
     const int32_t* list = reinterpret_cast<const int32_t*>(smem + C::kSource);
-    for (int i = threadIdx.x; i < rows * kUnits; i += kAttendThreads) {
-      const int row = i / kUnits, u = i % kUnits, from = list[row];
-      copy_16(base + C::kRing + ring_row(row) + u / 8 * kSubBytes + ((u ^ row) & 7) * 16, source(max(from, 0), u),
-              from >= 0);
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < rows; row += kAttendWarps) {
+      const int from = list[row];
+      copy_key(base + C::kRing + ring_row(row), row, max(from, 0), from >= 0);
     }
   }
 
   // --- S ---
 
-  // s = Q · keys, tiles of 8 keys; key[j]: ring offset of this lane's row (lane % 8) of tile j.
-  __device__ __forceinline__ void score(float (&s)[C::kKeyTiles][4], const int (&key)[C::kKeyTiles]) const {
+  // s = Q · keys, tiles of 8 keys; key[j]: ring offset of this lane's row (lane % 8) of tile j; those of `wanted` only.
+  __device__ __forceinline__ void score(float (&s)[C::kKeyTiles][4], const int (&key)[C::kKeyTiles],
+                                        uint32_t wanted = ~0u) const {
     const int row = mg * 16 + lane % 16;
     const uint32_t q = base + row * 128 + ((lane / 16) ^ (lane % 8)) * 16;
     uint32_t k[C::kKeyTiles];
@@ -228,7 +243,7 @@ struct AttendTile {
 #pragma unroll
       for (int r = 0; r < 4; ++r) s[j][r] = 0.f;
     }
-#pragma unroll 1
+#pragma unroll(C::kQk % 192 == 0 ? 3 : 1)
     for (int sub = 0; sub < C::kQk / 64; ++sub) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {  // 32 of the 64 columns
@@ -237,6 +252,7 @@ struct AttendTile {
         load_matrix_x4(qa[1], (q ^ (half * 64 + 32)) + sub * (C::kRows * 128));
 #pragma unroll
         for (int j = 0; j < C::kKeyTiles; ++j) {
+          if ((wanted >> j & 1) == 0) continue;
           uint32_t b[4];
           load_matrix_x4(b, (k[j] ^ (half * 64)) + sub * kSubBytes);
           mma_m16n8k16(s[j], qa[0], b[0], b[1], s[j]);
@@ -299,7 +315,7 @@ struct AttendTile {
   __device__ __forceinline__ void rescale(const float (&keep)[2]) {
     if (!__any_sync(~0u, keep[0] != 1.f || keep[1] != 1.f)) return;
 #pragma unroll
-    for (int r = 0; r < 4; ++r) sum[r] = __fmul_rn(sum[r], keep[r / 2]);
+    for (int h = 0; h < 2; ++h) sum[h] = __fmul_rn(sum[h], keep[h]);
 #pragma unroll
     for (int j = 0; j < C::kColTiles; ++j)
 #pragma unroll
@@ -310,6 +326,14 @@ struct AttendTile {
 
   __device__ __forceinline__ void load_weights(uint32_t (&p)[4], int b) const {
     load_matrix_x4(p, (base + C::kP + (mg * 16 + lane % 16) * 128 + ((lane / 16) ^ (lane % 8)) * 16) ^ (b * 32));
+  }
+  // Their sums, in the order of the keys; the same wherever a row's weights come from.
+  __device__ __forceinline__ void add_weights(const uint32_t (&p)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 w = unpack_bf16_pair(p[i]);
+      sum[i % 2] = __fadd_rn(__fadd_rn(sum[i % 2], w.x), w.y);
+    }
   }
   // Address of this lane's row (lane % 16) of a block of 16 keys, from the row's ring offset.
   __device__ __forceinline__ uint32_t value_at(int row_offset) const {
@@ -326,7 +350,7 @@ struct AttendTile {
     for (int b = 0; b < 4; ++b) {
       uint32_t p[4];
       load_weights(p, b);
-      mma_m16n8k16(sum, p, kOnes, kOnes, sum);
+      add_weights(p);
       const uint32_t at = value_at(stage * C::kStageBytes + (b * 16 + lane % 16) * 128);
 #pragma unroll
       for (int j = 0; j < C::kColTiles / 2; ++j) {
@@ -361,58 +385,44 @@ struct AttendTile {
     return own < item.segment.rows ? a.kv_row[item.segment.first_row + own] : -1;
   }
 
-  // A causal chunk or a block: every key has one slot, whoever looks.
-  __device__ void flat_chunk(int chunk) {
-    sync();
-    if (threadIdx.x < kChunkKeys)
-      reinterpret_cast<int32_t*>(smem + C::kSource)[threadIdx.x] = shared_key(chunk, threadIdx.x);
-    sync();
-    gather(kChunkKeys);
-    copy_wait_all();
-    sync();
-    int key[C::kKeyTiles];
-#pragma unroll
-    for (int j = 0; j < C::kKeyTiles; ++j) key[j] = (ng * C::kKeys + j * 8 + lane % 8) * 128;
-    float s[C::kKeyTiles][4];
-    score(s, key);
-    mask(s, chunk * kChunkKeys, limit);
-    softmax(s);
-    add_values(0);
-  }
-
-  // Of a tree's chunk: keys below `shared` are committed; each row has its ancestors in the slots after them.
-  struct TreeChunk {
+  // Keys in slots below `shared` are the same for all rows: committed ones, or all of a causal chunk or block. In a
+  // tree each row has its ancestors in the slots after them.
+  struct BatchChunk {
     int32_t chunk, shared, own;  // own: slots that the deepest row fills
+    bool flat;                   // no tree
     bool dense;                  // all rows of the tree are in the ring, in order; else the ancestors, node by node
-    int32_t node0, node1;        // of the tile, in the ring now
+    int32_t node0, node1, step;  // of the tile, in the ring now; at most `step`
   };
 
-  __device__ __forceinline__ int own_keys(const TreeChunk& t, int32_t keys) const {
+  __device__ __forceinline__ int own_keys(const BatchChunk& t, int32_t keys) const {
     return max(0, min(keys - t.chunk * kChunkKeys, kChunkKeys) - t.shared);
   }
 
   // Rows of the tree in the slots of every node of the tile.
-  __device__ void list_ancestors(const TreeChunk& t) const {
+  __device__ void list_ancestors(const BatchChunk& t) const {
     if (threadIdx.x >= item.nodes) return;
     uint8_t* slots = smem + C::kTable + threadIdx.x * kChunkKeys;
     const int32_t own_row = item.node0 + static_cast<int32_t>(threadIdx.x);
     const uint64_t* words = a.ancestors + 4 * static_cast<int64_t>(item.segment.first_row + own_row);
     int slot = item.segment.context - t.chunk * kChunkKeys;  // of the root; negative: in an earlier chunk
+#pragma unroll 1
     for (int w = 0; w < 4; ++w)
+#pragma unroll 1
       for (uint64_t bits = words[w]; bits != 0 && slot < kChunkKeys; bits &= bits - 1, ++slot)
         if (slot >= 0) slots[slot] = static_cast<uint8_t>(w * 64 + __ffsll(static_cast<long long>(bits)) - 1);
+#pragma unroll 1
     for (slot = max(slot, 0); slot < kChunkKeys; ++slot) slots[slot] = static_cast<uint8_t>(own_row);
   }
 
   // Ring row of a node's key; slots that it doesn't fill give one that it does.
-  __device__ __forceinline__ int tree_row(const TreeChunk& t, int n, int own, int slot) const {
+  __device__ __forceinline__ int tree_row(const BatchChunk& t, int n, int own, int slot) const {
     slot = max(min(slot, t.shared + own - 1), 0);
     if (slot < t.shared) return slot;
     if (t.dense) return t.shared + smem[C::kTable + n * kChunkKeys + slot];
     return t.shared + (n - t.node0) * t.own + slot - t.shared;
   }
 
-  __device__ void list_sources(const TreeChunk& t, int rows) const {
+  __device__ void list_sources(const BatchChunk& t, int rows) const {
     const int row = threadIdx.x;
     if (row >= rows) return;
     int32_t* list = reinterpret_cast<int32_t*>(smem + C::kSource);
@@ -432,34 +442,56 @@ struct AttendTile {
     if (node[1] == n) d[2] = value[2], d[3] = value[3];
   }
 
-  __device__ __forceinline__ void tree_scores(float (&s)[C::kKeyTiles][4], const TreeChunk& t, int n, int own) const {
+  // Tiles of 8 slots of which some have keys of the node's own, or (first) that all nodes share.
+  __device__ __forceinline__ void tree_scores(float (&s)[C::kKeyTiles][4], const BatchChunk& t, int n, int own,
+                                              bool first) const {
     int key[C::kKeyTiles];
+    uint32_t wanted = 0, common = 0;
 #pragma unroll
-    for (int j = 0; j < C::kKeyTiles; ++j) key[j] = ring_row(tree_row(t, n, own, ng * C::kKeys + j * 8 + lane % 8));
+    for (int j = 0; j < C::kKeyTiles; ++j) {
+      const int slot = ng * C::kKeys + j * 8;
+      key[j] = ring_row(tree_row(t, n, own, slot + lane % 8));
+      if (slot + 8 <= t.shared) common |= 1u << j;
+      if (slot < t.shared + own) wanted |= 1u << j;
+    }
+    if (!first) wanted &= ~common;
+    if (wanted == 0) return;
     float fresh[C::kKeyTiles][4];
-    score(fresh, key);
+    score(fresh, key, wanted);
 #pragma unroll
-    for (int j = 0; j < C::kKeyTiles; ++j) select(s[j], fresh[j], n);
+    for (int j = 0; j < C::kKeyTiles; ++j) {
+      if (common >> j & 1) {
+        if (!first) continue;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) s[j][r] = fresh[j][r];
+      } else {
+        select(s[j], fresh[j], n);
+      }
+    }
   }
 
-  __device__ __forceinline__ void tree_values(const TreeChunk& t, int n, int own, const uint32_t (&p)[4], int b) {
+  // A block of 16 slots; all: every row takes what the node's keys give.
+  __device__ __forceinline__ void tree_values(const BatchChunk& t, int n, int own, const uint32_t (&p)[4], int b,
+                                              bool all) {
     const uint32_t at = value_at(ring_row(tree_row(t, n, own, b * 16 + lane % 16)));
+    const bool mine[2] = {all || node[0] == n, all || node[1] == n};
 #pragma unroll
     for (int j = 0; j < C::kColTiles / 2; ++j) {
       uint32_t v[4];
-      float d[4];
       load_values(v, at, j);
-      mma_m16n8k16(d, p, v[0], v[1], o[2 * j]);
-      select(o[2 * j], d, n);
-      mma_m16n8k16(d, p, v[2], v[3], o[2 * j + 1]);
-      select(o[2 * j + 1], d, n);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float d[4];
+        mma_m16n8k16(d, p, v[2 * i], v[2 * i + 1], o[2 * j + i]);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) o[2 * j + i][r] = mine[r / 2] ? d[r] : o[2 * j + i][r];
+      }
     }
   }
 
   // The chunk for the nodes whose keys are in the ring.
-  __device__ void tree_group(const TreeChunk& t) {
-    const int last = (mg * 16 + 15) / a.tiling.head_tile;
-    const int n0 = max(t.node0, mg * 16 / a.tiling.head_tile), n1 = min(t.node1, last + 1);
+  __device__ void tree_group(const BatchChunk& t) {
+    const int n0 = max(t.node0, a.tiling.node_of(mg * 16)), n1 = min(t.node1, a.tiling.node_of(mg * 16 + 15) + 1);
     float s[C::kKeyTiles][4];
     int32_t end[2];
 #pragma unroll
@@ -468,7 +500,8 @@ struct AttendTile {
     for (int j = 0; j < C::kKeyTiles; ++j)
 #pragma unroll
       for (int r = 0; r < 4; ++r) s[j][r] = 0.f;
-    for (int n = n0; n < n1; ++n) tree_scores(s, t, n, node_own(t, n));
+#pragma unroll 1
+    for (int n = n0; n < n1; ++n) tree_scores(s, t, n, node_own(t, n), n == n0);
     mask(s, t.chunk * kChunkKeys, end);
     softmax(s);
 #pragma unroll 1
@@ -476,45 +509,65 @@ struct AttendTile {
       if (b * 16 >= t.shared + t.own) break;
       uint32_t p[4];
       load_weights(p, b);
-      mma_m16n8k16(sum, p, kOnes, kOnes, sum);
+      add_weights(p);
 #pragma unroll 1
-      for (int n = n0; n < n1; ++n) tree_values(t, n, node_own(t, n), p, b);
+      for (int n = n0; n < n1; ++n) {
+        const bool all = b * 16 + 16 <= t.shared;
+        tree_values(t, n, node_own(t, n), p, b, all);
+        if (all) break;
+      }
     }
   }
 
-  // Keys of its own that node n has in the chunk.
-  __device__ __forceinline__ int node_own(const TreeChunk& t, int n) const {
-    return min(t.own, own_keys(t, a.position[item.segment.first_row + item.node0 + n] + 1));
+  // Keys of its own that node n has in the chunk; by a whole warp.
+  __device__ __forceinline__ int node_own(const BatchChunk& t, int n) const {
+    return own_keys(t, __shfl_sync(~0u, node_limit, n));
   }
 
-  __device__ void tree_chunk(int chunk) {
-    TreeChunk t{};
+  __device__ BatchChunk view(int chunk) const {
+    BatchChunk t{};
     t.chunk = chunk;
-    t.shared = max(0, min(item.segment.context - chunk * kChunkKeys, kChunkKeys));
+    t.flat = item.segment.tree == 0 || a.block;
+    t.shared = t.flat ? kChunkKeys : max(0, min(item.segment.context - chunk * kChunkKeys, kChunkKeys));
     t.own = own_keys(t, tile_limit);
     const int room = a.stages * kChunkKeys - t.shared;
     t.dense = item.segment.rows <= room;
-    const int step = t.dense ? item.nodes : max(1, room / max(t.own, 1));
+    t.step = t.dense || t.flat ? item.nodes : max(1, room / max(t.own, 1));
+    t.node1 = min(item.nodes, t.step);
+    return t;
+  }
+  __device__ __forceinline__ int ring_rows(const BatchChunk& t) const {
+    return t.shared + (t.flat ? 0 : t.dense ? item.segment.rows : (t.node1 - t.node0) * t.own);
+  }
+
+  // Lists what the chunk gathers first. Its loads come early: the committed chunks hide them.
+  __device__ void list_chunk(int chunk) {
+    const BatchChunk t = view(chunk);
     sync();
-    list_ancestors(t);
-    for (t.node0 = 0; t.node0 < item.nodes; t.node0 += step) {
-      t.node1 = min(item.nodes, t.node0 + step);
-      const int rows = t.shared + (t.dense ? item.segment.rows : (t.node1 - t.node0) * t.own);
+    if (!t.flat) {
+      list_ancestors(t);
       sync();
-      list_sources(t, rows);
-      sync();
-      gather(rows);
-      copy_wait_all();
-      sync();
-      tree_group(t);
     }
+    list_sources(t, ring_rows(t));
+    listed = chunk;
   }
 
   __device__ void batch_chunk(int chunk) {
-    if (item.segment.tree != 0 && !a.block)
-      tree_chunk(chunk);
-    else
-      flat_chunk(chunk);
+    if (listed != chunk) list_chunk(chunk);
+    BatchChunk t = view(chunk);
+#pragma unroll 1
+    for (;;) {
+      sync();
+      gather(ring_rows(t));
+      copy_wait_all();
+      sync();
+      tree_group(t);
+      if (t.node1 >= item.nodes) return;
+      t.node0 = t.node1;
+      t.node1 = min(item.nodes, t.node0 + t.step);
+      sync();
+      list_sources(t, ring_rows(t));
+    }
   }
 
   // --- splits ---
@@ -524,49 +577,93 @@ struct AttendTile {
     for (int j = 0; j < C::kColTiles; ++j)
 #pragma unroll
       for (int r = 0; r < 4; ++r) o[j][r] = 0.f;
-#pragma unroll
-    for (int r = 0; r < 4; ++r) sum[r] = 0.f;
+    sum[0] = sum[1] = 0.f;
     top[0] = top[1] = kNone;
   }
 
-  // A row whose splits are all done goes to the output, any other to the item's partial result.
+  // A row whose splits are all done goes to the output, any other to the item's partial result. What a split of several
+  // gives is rounded to fp16 in units of a power of two that its greatest value sets.
   __device__ void end_split(int split) {
+    const int shift = split_shift(item.bucket);
+    float* shared_max = reinterpret_cast<float*>(smem + C::kMax);
+    sync();  // kMax is in use until here
+    float unit[2], fit[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (split < first_split[h] || split > last_split[h]) continue;
-      const int row = mg * 16 + lane / 4 + 8 * h;
-      const bool again = a.whole && split > first_split[h];
-      Fold f{__fmul_rn(top[h], a.scale_log2), 0.f, 1.f};
-      float weights = sum[2 * h];
-      if (again) {
-        f = fold_of(run_top[h], f.max);
-        weights = fold(run_sum[h], weights, f);
-      }
-      run_top[h] = f.max;
-      run_sum[h] = weights;
-      const bool done = a.whole ? split == last_split[h] : first_split[h] == last_split[h];
-      store_row(h, row, f, again, done, __frcp_rn(weights));
-      if (!a.whole && !done && lane % 4 == 0 && ng == 0)
-        a.stats[static_cast<int64_t>(blockIdx.x) * C::kRows + row] = make_float2(f.max, weights);
+      float m = 0.f;
+#pragma unroll
+      for (int j = 0; j < C::kColTiles; ++j) m = fmaxf(m, fmaxf(fabsf(o[j][2 * h]), fabsf(o[j][2 * h + 1])));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+      if (lane % 4 == 0) shared_max[ng * C::kRows + mg * 16 + lane / 4 + 8 * h] = m;
+      sum[h] = __fadd_rn(sum[h], __shfl_xor_sync(~0u, sum[h], 1));
+      sum[h] = __fadd_rn(sum[h], __shfl_xor_sync(~0u, sum[h], 2));
     }
+    sync();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float m = 0.f;
+      for (int n = 0; n < C::kNg; ++n) m = fmaxf(m, shared_max[n * C::kRows + mg * 16 + lane / 4 + 8 * h]);
+      const int exponent = min(max(static_cast<int>(__float_as_uint(m) >> 23), 15), 253);
+      unit[h] = __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);  // the greatest value is below 2^15 units
+      fit[h] = __uint_as_float(static_cast<uint32_t>(268 - exponent) << 23);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int first = oldest[h] >> shift, last = (limit[h] - 1) >> shift;
+      if (limit[h] == 0 || split < first || split > last) continue;
+      const int row = mg * 16 + lane / 4 + 8 * h;
+      if (first == last)
+        store_result(h, row, __frcp_rn(sum[h]));
+      else if (a.whole)
+        fold_split(h, row, fit[h], unit[h], split > first, split == last);
+      else
+        store_partial(h, row, fit[h], unit[h]);
+    }
+    if (a.whole) sync();
   }
 
-  __device__ __forceinline__ void store_row(int h, int row, const Fold& f, bool again, bool done, float inverse) {
-    const int column = ng * C::kCols + lane % 4 * 2;
-    float* partial = a.partial + (static_cast<int64_t>(blockIdx.x) * C::kRows + row) * C::kV + column;
-    bf16* out = a.out + head_at(row, C::kV) + column;
+  __device__ __forceinline__ int64_t partial_row(int row) const {
+    return static_cast<int64_t>(blockIdx.x) * C::kRows + row;
+  }
+  __device__ __forceinline__ void store_result(int h, int row, float inverse) {
+    bf16* out = a.out + head_at(row, C::kV) + ng * C::kCols + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < C::kColTiles; ++j)
+      *reinterpret_cast<uint32_t*>(out + j * 8) =
+          pack_bf16_pair(__fmul_rn(o[j][2 * h], inverse), __fmul_rn(o[j][2 * h + 1], inverse));
+  }
+  __device__ __forceinline__ void store_partial(int h, int row, float fit, float unit) {
+    __half* partial = static_cast<__half*>(a.partial) + partial_row(row) * C::kV + ng * C::kCols + lane % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < C::kColTiles; j += 4) {
+      __half2 v[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] = to_units(o[j + i][2 * h], o[j + i][2 * h + 1], fit);
+      *reinterpret_cast<uint4*>(partial + j * 8) = *reinterpret_cast<const uint4*>(v);
+    }
+    if (lane % 4 == 0 && ng == 0)
+      a.stats[partial_row(row)] = make_float4(__fmul_rn(top[h], a.scale_log2), sum[h], unit, 0.f);
+  }
+  // The splits so far are in the item's partial result, in fp32, and their weights in its stats.
+  __device__ void fold_split(int h, int row, float fit, float unit, bool again, bool done) {
+    float* partial = static_cast<float*>(a.partial) + partial_row(row) * C::kV + ng * C::kCols + lane % 4 * 2;
+    float4* stats = a.stats + partial_row(row) * kAttendWarps + ng;
+    const float4 before = again ? *stats : make_float4(kNone, 0.f, 0.f, 0.f);
+    const Fold f = fold_of(before.x, __fmul_rn(top[h], a.scale_log2));
+    const float weights = fold(before.y, sum[h], f), inverse = __frcp_rn(weights);
+    bf16* out = a.out + head_at(row, C::kV) + ng * C::kCols + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < C::kColTiles; ++j) {
-      float2 v = make_float2(o[j][2 * h], o[j][2 * h + 1]);
-      if (again) {
-        const float2 before = *reinterpret_cast<const float2*>(partial + j * 8);
-        v = make_float2(fold(before.x, v.x, f), fold(before.y, v.y, f));
-      }
+      const float2 in_units = __half22float2(to_units(o[j][2 * h], o[j][2 * h + 1], fit));
+      float2 v = again ? *reinterpret_cast<const float2*>(partial + j * 8) : make_float2(0.f, 0.f);
+      v = make_float2(fold(v.x, __fmul_rn(in_units.x, unit), f), fold(v.y, __fmul_rn(in_units.y, unit), f));
+      *reinterpret_cast<float2*>(partial + j * 8) = v;
       if (done)
         *reinterpret_cast<uint32_t*>(out + j * 8) = pack_bf16_pair(__fmul_rn(v.x, inverse), __fmul_rn(v.y, inverse));
-      else
-        *reinterpret_cast<float2*>(partial + j * 8) = v;
     }
+    __syncwarp(0xfu << (lane & 28));  // all have read it
+    if (lane % 4 == 0) *stats = make_float4(f.max, weights, 0.f, 0.f);
   }
 };
 

@@ -46,9 +46,9 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend_mma_kernel(const __g
   AttendItem item;
   if (!find_item(a, static_cast<int>(blockIdx.x), item)) return;
   AttendTile<C> tile(a, item, smem, threadIdx.x / 32);
+  tile.load_queries();
   tile.find_rows();
   if (tile.tile_limit == 0) return;
-  tile.load_queries();
   const int per_split = split_keys(item.bucket) / kChunkKeys;
   for (int split = item.first_split; split < item.end_split; ++split) {
     const int begin = max(split * per_split, tile.tile_oldest / kChunkKeys);
@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend_mma_kernel(const __g
     if (begin >= end) continue;
     tile.begin_split();
     const int committed = max(begin, min(end, item.segment.context / kChunkKeys));
+    if (committed < end) tile.list_chunk(committed);
     committed_chunks(tile, begin, committed);
     for (int chunk = committed; chunk < end; ++chunk) tile.batch_chunk(chunk);
     tile.end_split(split);

@@ -31,16 +31,21 @@ constexpr int32_t div_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 constexpr int32_t bucket_keys(int32_t bucket) { return bucket == kBuckets - 1 ? INT32_MAX : 4096 << 2 * bucket; }
 constexpr int32_t bucket_of(int32_t keys) { return keys <= 4096 ? 0 : keys <= 16384 ? 1 : keys <= 65536 ? 2 : 3; }
-constexpr int32_t split_keys(int32_t bucket) { return kChunkKeys << (bucket + 1); }
+constexpr int32_t split_shift(int32_t bucket) { return 7 + bucket; }  // log2 of the keys of a split
+constexpr int32_t split_keys(int32_t bucket) { return 1 << split_shift(bucket); }
 
 // --- tiles ---
 
 struct Tiling {
   int32_t kv_heads = 1;
-  int32_t group = 1;       // query heads of a key head
-  int32_t head_tile = 1;   // of them in a tile
-  int32_t head_tiles = 1;  // tiles that a group needs
-  int32_t nodes = 1;       // rows of the batch in a tile
+  int32_t group = 1;        // query heads of a key head
+  int32_t head_tile = 1;    // of them in a tile
+  int32_t head_tiles = 1;   // tiles that a group needs
+  int32_t nodes = 1;        // rows of the batch in a tile
+  int32_t inverse = 65536;  // 2^16 / head_tile, rounded up
+
+  // Row of the batch, in its tile, of a row of the tile (below 64).
+  constexpr int32_t node_of(int32_t row) const { return row * inverse >> 16; }
 
   constexpr int32_t node_tiles(int32_t rows) const { return div_up(rows, nodes); }
   // Tiles of a segment: column = (key head · head_tiles + head tile) · node_tiles + node tile.
@@ -49,7 +54,12 @@ struct Tiling {
 
 constexpr Tiling make_tiling(int32_t heads, int32_t kv_heads, int32_t tile_rows) {
   const int32_t group = heads / kv_heads, head_tile = group < tile_rows ? group : tile_rows;
-  return {kv_heads, group, head_tile, div_up(group, head_tile), std::min(tile_rows / head_tile, kTileNodes)};
+  return {kv_heads,
+          group,
+          head_tile,
+          div_up(group, head_tile),
+          std::min(tile_rows / head_tile, kTileNodes),
+          div_up(65536, head_tile)};
 }
 
 // --- items: bucket by bucket, split by split, column by column ---
@@ -62,7 +72,7 @@ struct SegmentWork {
 
   constexpr int32_t splits(int32_t bucket) const {
     const int32_t most = keys < bucket_keys(bucket) ? keys : bucket_keys(bucket);
-    return (most - 1) / split_keys(bucket) + 1;
+    return ((most - 1) >> split_shift(bucket)) + 1;
   }
   constexpr int32_t bucket_items(int32_t bucket) const { return columns * (whole ? 1 : splits(bucket)); }
   constexpr int32_t items() const {
