@@ -1,6 +1,7 @@
 // The API without a network and without a model: replies that record, tokens from scripts, a vocabulary of bytes.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -29,7 +30,7 @@ class RecordingReply final : public HttpReply {
 
   int status = 0;  // 200 from start_stream() on
   bool streamed = false;
-  bool finished = false;
+  std::atomic<bool> finished{false};  // set last: who sees it may read the rest from another thread
   std::string content_type, body;
   std::vector<std::string> events;
   std::vector<LogField> notes;
