@@ -32,6 +32,18 @@ struct Arm {
   int32_t streams = 1;  // decoded at the same time
 };
 
+// What mode auto made of an arm.
+struct Drafting {
+  int64_t passes = 0, drafted = 0;
+  std::string last;  // its decision on the text that ended last
+
+  void add(const RequestStats& stats) {
+    passes += stats.steps;
+    drafted += stats.steps - stats.passes_by_nodes[0];
+    if (!stats.decision.empty()) last = stats.decision;
+  }
+};
+
 struct Finding {
   Arm arm;
   size_t prompt = 0;
@@ -60,7 +72,7 @@ Result<std::vector<Arm>> arms(const VerifyFlags& flags) {
 
 // Decodes every prompt, `arm.streams` at a time: when one ends the next begins, so lengths in a batch differ.
 Result<std::vector<DecodedText>> decode_all(EngineCore& engine, const std::vector<Prompt>& prompts,
-                                            const TextFlags& text, const Arm& arm) {
+                                            const TextFlags& text, const Arm& arm, Drafting& drafting) {
   std::vector<DecodedText> outputs(prompts.size());
   std::optional<Error> error;
   int32_t active = 0;
@@ -80,6 +92,7 @@ Result<std::vector<DecodedText>> decode_all(EngineCore& engine, const std::vecto
         output.finish = event.finish;
         if (event.finish != FinishReason::kNone) --active;
         if (event.error) error = event.error;
+        if (event.stats) drafting.add(*event.stats);
       }));
     }
     engine.step();
@@ -88,9 +101,18 @@ Result<std::vector<DecodedText>> decode_all(EngineCore& engine, const std::vecto
   return outputs;
 }
 
-void print_json(const std::vector<Finding>& findings, int64_t tokens, size_t arms) {
+void print_json(const std::vector<Finding>& findings, int64_t tokens, const std::vector<Arm>& arms,
+                const std::vector<Drafting>& drafting) {
   JsonWriter out;
-  out.begin_object().member("identical", findings.empty()).member("tokens", tokens).member("arms", arms);
+  out.begin_object().member("identical", findings.empty()).member("tokens", tokens).member("arms", arms.size());
+  out.key("auto").begin_array();
+  for (size_t i = 0; i < arms.size(); ++i) {
+    if (arms[i].spec.mode != SpecMode::kAuto) continue;
+    out.begin_object().member("budget", arms[i].spec.budget).member("streams", arms[i].streams);
+    out.member("passes", drafting[i].passes).member("drafted_passes", drafting[i].drafted);
+    out.member("decision", drafting[i].last).end_object();
+  }
+  out.end_array();
   out.key("divergences").begin_array();
   for (const Finding& f : findings) {
     out.begin_object().member("mode", spec_mode_name(f.arm.spec.mode)).member("budget", f.arm.spec.budget);
@@ -101,8 +123,10 @@ void print_json(const std::vector<Finding>& findings, int64_t tokens, size_t arm
   fmt::print("{}\n", std::move(out).text());
 }
 
-void print_text(const Arm& arm, const std::vector<Finding>& found, int64_t tokens) {
+void print_text(const Arm& arm, const std::vector<Finding>& found, int64_t tokens, const Drafting& drafting) {
   fmt::print("{:<28} {:>7} tokens  {}\n", arm_name(arm), tokens, found.empty() ? "identical" : "DIVERGES");
+  if (arm.spec.mode == SpecMode::kAuto)
+    fmt::print("  drafted in {} of {} passes; {}\n", drafting.drafted, drafting.passes, drafting.last);
   for (const Finding& f : found)
     fmt::print("  prompt {} token {}: {} instead of {}, plain decoding's margin {:.3g}\n", f.prompt, f.at.token,
                f.at.got, f.at.expected, f.at.margin);
@@ -126,12 +150,15 @@ Result<int> verify(const VerifyFlags& flags) {
       static_cast<int32_t>(std::min<int64_t>(INT32_MAX, longest + int64_t{flags.text.max_tokens} + 1));
   TRY_ASSIGN(const std::unique_ptr<EngineCore> engine, session->engine(streams, context));
 
+  Drafting none;
   TRY_ASSIGN(const std::vector<DecodedText> plain,
-             decode_all(*engine, prompts, flags.text, {{SpecMode::kOff, 0, false}, 1}));
+             decode_all(*engine, prompts, flags.text, {{SpecMode::kOff, 0, false}, 1}, none));
   std::vector<Finding> findings;
+  std::vector<Drafting> drafting;
   int64_t total = 0;
   for (const Arm& arm : all) {
-    TRY_ASSIGN(const std::vector<DecodedText> outputs, decode_all(*engine, prompts, flags.text, arm));
+    TRY_ASSIGN(const std::vector<DecodedText> outputs,
+               decode_all(*engine, prompts, flags.text, arm, drafting.emplace_back()));
     std::vector<Finding> found;
     int64_t tokens = 0;
     for (size_t i = 0; i < prompts.size(); ++i) {
@@ -139,11 +166,11 @@ Result<int> verify(const VerifyFlags& flags) {
       if (const auto at = first_divergence(plain[i], outputs[i])) found.push_back({arm, i, *at});
     }
     total += tokens;
-    if (!flags.json) print_text(arm, found, tokens);
+    if (!flags.json) print_text(arm, found, tokens, drafting.back());
     findings.insert(findings.end(), found.begin(), found.end());
   }
   if (flags.json) {
-    print_json(findings, total, all.size());
+    print_json(findings, total, all, drafting);
   } else {
     fmt::print("{}: {} tokens in {} arms against plain decoding\n", findings.empty() ? "identical" : "NOT identical",
                total, all.size());

@@ -264,6 +264,22 @@ TEST(Verify, FindsEveryModeIdentical) {
   EXPECT_EQ(document.root().get("divergences")->elements()->size(), 0u);
 }
 
+TEST(Verify, SaysWhatAutoDid) {
+  const std::string prompts = temporary_file("auto.jsonl", "{\"prompt\":\"def f(x):\\n\"}\n{\"ids\":[4076,343,66]}\n");
+  const Ran json = run_program({"verify", kDemo, "--prompts", prompts, "--max-tokens", "24", "--modes", "auto",
+                                "--budgets", "32", "--streams", "1,2", "--json"});
+  EXPECT_EQ(json.status, 0) << json.err;
+  const JsonDocument document = *parse_json(json.out, "output");
+  EXPECT_TRUE(*document.root().get_bool("identical"));
+  const JsonElements arms = *document.root().get("auto")->elements();
+  ASSERT_EQ(arms.size(), 2u);
+  for (const JsonValue arm : arms) {
+    EXPECT_GT(*arm.get_int("passes"), 0);
+    EXPECT_LE(*arm.get_int("drafted_passes"), *arm.get_int("passes"));
+    EXPECT_THAT(std::string(*arm.get_string("decision")), StartsWith("auto: "));
+  }
+}
+
 TEST(Verify, RefusesBadPromptFiles) {
   for (const auto& [content, says] :
        std::vector<std::pair<std::string, std::string>>{{"", "no prompt"},
