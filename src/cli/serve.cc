@@ -247,6 +247,7 @@ void add_serve(CLI::App& parent, int& exit_code) {
   add_serve_flags(*app, *flags);
   app->callback([flags, &exit_code] {
     set_log_level(*log_level_from_name(flags->log_level));
+    std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more ends no service
     Serving serving(*flags);
     const Result<int> result = serving.run();
     exit_code = result.ok() ? *result : report(result.error());

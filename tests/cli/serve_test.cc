@@ -39,7 +39,7 @@ class Served {
   }
   ~Served() {
     if (child_ > 0) kill(child_, SIGKILL), wait();
-    std::fclose(log_);
+    if (log_ != nullptr) close_log();
   }
 
   // Reads the log up to this event; its port, if it has one.
@@ -60,12 +60,13 @@ class Served {
     EXPECT_TRUE(found) << event << " is not in the log:\n" << lines;
     return port;
   }
+  void close_log() { std::fclose(std::exchange(log_, nullptr)); }
   void signal(int number) { kill(child_, number); }
   // The exit status once it has ended, 128 + n where signal n ended it; the rest of its log is in `lines`.
   int wait() {
     int status = 0;
     waitpid(std::exchange(child_, -1), &status, 0);
-    for (int c; (c = std::fgetc(log_)) != EOF;) lines += static_cast<char>(c);
+    for (int c; log_ != nullptr && (c = std::fgetc(log_)) != EOF;) lines += static_cast<char>(c);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
@@ -102,6 +103,15 @@ TEST(Serve, AnswersAndStopsOnSigterm) {
   EXPECT_EQ(served.wait(), 0);
   EXPECT_NE(served.lines.find(R"("completion_tokens":8)"), std::string::npos) << served.lines;
   EXPECT_EQ(served.lines.find("secret_prompt"), std::string::npos) << served.lines;
+}
+
+TEST(Serve, ServesOnWhenNobodyReadsTheLog) {
+  Served served({});
+  served.await("ready");
+  served.close_log();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(served.port, completion(2)).status, 200);
+  served.signal(SIGTERM);
+  EXPECT_EQ(served.wait(), 0);
 }
 
 TEST(Serve, RequestsThatRunMayEnd) {
