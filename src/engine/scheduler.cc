@@ -148,7 +148,8 @@ bool Scheduler::admit(Stream& stream) {
   reuse_prefix(stream);
   const int32_t pages = pages_for(stream.prefill_end()) - static_cast<int32_t>(stream.pages.size());
   const int32_t spare = running_.empty() ? 0 : running() + 1;
-  if (pages + spare > available_pages() || !secure(stream, stream.prefill_end())) {
+  const bool room = pages + spare <= pool_.free_pages() || pages + spare <= available_pages();  // the latter counts
+  if (!room || !secure(stream, stream.prefill_end())) {
     give_up(stream);
     return false;
   }

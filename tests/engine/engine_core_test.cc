@@ -21,6 +21,19 @@ struct Finished {
   int last_events = 0;
 };
 
+// Is lost once, in its twentieth call of finish().
+class LostBackend final : public BackendForward {
+ public:
+  using BackendForward::BackendForward;
+  Status finish() override {
+    if (++calls_ == 20) return Error{Code::kDeviceLost, "the device is gone"};
+    return BackendForward::finish();
+  }
+
+ private:
+  int calls_ = 0;
+};
+
 class EngineCoreTest : public testing::Test {
  protected:
   static constexpr int kContext = 512;
@@ -216,15 +229,6 @@ TEST_F(EngineCoreTest, AFailureInsideAnAcceptedPathDoesNotHideTokens) {
 }
 
 TEST_F(EngineCoreTest, ADeviceErrorEndsEveryStreamOnce) {
-  class LostBackend final : public BackendForward {
-   public:
-    using BackendForward::BackendForward;
-    Status finish() override {
-      if (++calls == 20) return Error{Code::kDeviceLost, "the device is gone"};
-      return BackendForward::finish();
-    }
-    int calls = 0;
-  };
   LostBackend lost(*backend_);
   EngineOptions options;
   options.scheduler = {3, 64, 256, 64};
@@ -352,16 +356,7 @@ TEST_F(EngineCoreTest, TheNextTurnFindsPromptAndAnswer) {
 }
 
 TEST_F(EngineCoreTest, AfterADeviceErrorNothingIsReused) {
-  class LostOnce final : public BackendForward {
-   public:
-    using BackendForward::BackendForward;
-    Status finish() override {
-      if (++calls == 20) return Error{Code::kDeviceLost, "the device is gone"};
-      return BackendForward::finish();
-    }
-    int calls = 0;
-  };
-  LostOnce lost(*backend_);
+  LostBackend lost(*backend_);
   EngineOptions options;
   options.scheduler = {2, 64, 256, 64, true};
   options.max_context = kContext;

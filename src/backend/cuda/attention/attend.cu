@@ -1,7 +1,5 @@
 #include "backend/cuda/attention/attend.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <string>
 
@@ -10,6 +8,7 @@
 #include "backend/cuda/cuda_status.h"
 #include "backend/cuda/gpu.h"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/tensor_map.h"
 #include "base/checked.h"
 
 namespace ddtree::cuda {
@@ -178,42 +177,10 @@ Variant pick_variant(const AttendSpec& spec, const AttendDevice& device) {
   return v;
 }
 
-// --- the cache as the copy engine sees it: boxes of 64 rows × 64 columns ---
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-Result<EncodeTiled> encode_tiled() {
-  static EncodeTiled found = nullptr;
-  if (found != nullptr) return found;
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  TRY(cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result),
-                  "cuTensorMapEncodeTiled"));
-  if (entry == nullptr || result != cudaDriverEntryPointSuccess)
-    return Error{Code::kUnsupported, "the GPU's driver has no cuTensorMapEncodeTiled; it needs to support CUDA 12.0"};
-  found = reinterpret_cast<EncodeTiled>(entry);
-  return found;
-}
-
-Result<CUtensorMap> cache_map(const AttendArgs& args, int32_t width) {
-  TRY_ASSIGN(const EncodeTiled encode, encode_tiled());
-  CUtensorMap map;
-  const cuuint64_t size[2] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(args.cache_rows)};
-  const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(width) * 2};
-  const cuuint32_t box[2] = {64, kChunkKeys}, step[2] = {1, 1};
-  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(args.cache), size, pitch,
-                                 box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    return Error{Code::kInvalidArgument, "attention: a cache of " + std::to_string(args.cache_rows) + " rows of " +
-                                             std::to_string(width) + " values: cuTensorMapEncodeTiled failed with " +
-                                             std::to_string(result)};
-  return map;
-}
-
 Status launch_wgmma(const AttendArgs& args, const AttendKernelArgs& a, const AttendPlan& plan, const std::string& what,
                     cudaStream_t stream) {
-  TRY_ASSIGN(const CUtensorMap map, cache_map(args, a.width));
+  TRY_ASSIGN(const CUtensorMap map,
+             bf16_tensor_map(args.cache, args.cache_rows, a.width, a.width, kChunkKeys, "attention's cache"));
   const dim3 grid(static_cast<unsigned>(round_up(plan.items, 2)));  // clusters of two
   TRY(cuda_status(cudaFuncSetAttribute(attend_wgmma_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaShared),
                   what));
