@@ -19,6 +19,7 @@ TOKENS = 256
 ROUNDS = 7
 MODES = {"off": ["--spec", "off"], "chain:15": ["--spec", "chain", "--budget", "15"]}
 MODES |= {f"tree:{b}": ["--spec", "tree", "--budget", str(b)] for b in (8, 16, 64)}
+MODES |= {"auto:16": ["--spec", "auto", "--budget", "16"]}
 
 
 def run(program, flags):
