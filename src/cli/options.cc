@@ -38,7 +38,8 @@ void add_text_flags(CLI::App& app, TextFlags& flags) {
 
 void add_spec_flags(CLI::App& app, SpecFlags& flags) {
   app.add_option("--spec", flags.mode, "off, chain, tree or auto")->capture_default_str();
-  app.add_option("--budget", flags.budget, "Drafted nodes to verify in one pass, 0 to 255; with auto, at most")->capture_default_str();
+  app.add_option("--budget", flags.budget, "Drafted nodes to verify in one pass, 0 to 255; with auto, at most")
+      ->capture_default_str();
   app.add_flag("--chain-first", flags.chain_first, "Seed the tree with the drafter's chain");
 }
 

@@ -184,7 +184,8 @@ Status read_speculation(JsonValue value, Options& out, const ApiLimits&) {
       TRY_ASSIGN(const std::string_view name, member.as_string());
       const std::optional<SpecMode> mode = spec_mode_from_name(name);
       if (!mode)
-        return member.error(Code::kInvalidArgument, fmt::format("is {}, must be off, chain, tree or auto", member.text()));
+        return member.error(Code::kInvalidArgument,
+                            fmt::format("is {}, must be off, chain, tree or auto", member.text()));
       out.spec.mode = *mode;
     } else if (key == "budget") {
       TRY_ASSIGN(out.spec.budget, read_int32(member, 0, kMaxNodes));

@@ -13,8 +13,9 @@ namespace {
 constexpr int kCombineThreads = 128;  // small enough to wait beside a CTA of the layer
 constexpr int kCombineColumns = 256;  // of a warp, 8 of a lane
 
-// out[t] = Σ w · y over the token's slots, ascending expert, then the shared expert's y; and clears the layer's counters. A warp takes one row's
-// 256 columns (or fewer: hidden is a multiple of 128); y is not needed after it, so its lines never go to memory.
+// out[t] = Σ w · y over the token's slots, ascending expert, then the shared expert's y; and clears the layer's
+// counters. A warp takes one row's 256 columns (or fewer: hidden is a multiple of 128); y is not needed after it, so
+// its lines never go to memory.
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const ExpertKernelArgs a) {
   wait_for_previous_kernel();
   let_next_kernel_start();
