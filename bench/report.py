@@ -13,7 +13,8 @@ HEAD = """# Benchmarks
 
 Made by `python3 bench/report.py` from [bench/results](../bench/results); don't edit. Every figure names its machine and the command that gives it again.
 A ratio of 1.00 is the floor: the larger of the time to read the bytes that must be read and of the time to do the arithmetic that must be done, at
-the speeds which the same run measured for reading and for multiply-adds alone. GPU kernels have tables of their own: [experts](kernels/experts.md).
+the speeds which the same run measured for reading and for multiply-adds alone. GPU kernels have tables of their own: [experts](kernels/experts.md),
+[the whole MoE layer](kernels/moe.md), [attention](kernels/attention.md), [dense products and the head](kernels/dense.md), [trees](kernels/trees.md).
 """
 
 
