@@ -93,8 +93,9 @@ TEST(Policy, DoesNotDraftWhereRowsAreDear) {
   EXPECT_FALSE(lanes[0].drafts);
   EXPECT_EQ(memory.decision.reason, DraftReason::kLoses);
   EXPECT_GT(memory.decision.costs_ms, memory.decision.saves_ms);
-  EXPECT_THAT(explain(memory.decision), testing::MatchesRegex("auto: off, because drafting costs [0-9.]+ ms and is "
-                                                              "expected to save [0-9.]+ ms"));
+  const std::string why = explain(memory.decision);
+  EXPECT_THAT(why, testing::StartsWith("auto: off, because drafting costs "));
+  EXPECT_THAT(why, testing::HasSubstr(" ms and is expected to save "));
 }
 
 TEST(Policy, DraftsWhereTheyAreCheapAndLeavesFixedModesAlone) {
