@@ -18,6 +18,9 @@ std::string lower_case(std::string_view text) {
   return out;
 }
 
+// What is left of a chunked body always ends in `0 CR LF CR LF`, and Beast insists on as much where it resumes.
+constexpr size_t kLeastChunked = 5;
+
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
@@ -119,6 +122,7 @@ size_t HttpParser::feed_body(std::string_view bytes) {
     return used;
   }
   while (!parser.is_done() && used < bytes.size()) {
+    if (chunked_ && bytes.size() - used < kLeastChunked) break;
     boost::system::error_code error;
     const size_t taken = parser.put(boost::asio::buffer(bytes.data() + used, bytes.size() - used), error);
     used += taken;

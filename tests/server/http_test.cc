@@ -327,9 +327,11 @@ TEST(Http, StopEndsEverything) {
 
 // However a request is cut into pieces, the parser makes the same of it.
 TEST(HttpParser, EveryPartitionIsTheSame) {
-  const std::vector<std::string> requests = {post("/echo?x=1", "{\"a\":[1,2]}"),
-                                             chunked_post("3\r\n{\"a\r\n4;e\r\n\":1}\r\n0\r\nT: 1\r\n\r\n")};
-  for (const std::string& bytes : requests) {
+  const std::vector<std::pair<std::string, std::string>> requests = {
+      {post("/echo?x=1", "{\"a\":[1,2]}"), "{\"a\":[1,2]}"},
+      {chunked_post("3\r\n{\"a\r\n4;e\r\n\":1}\r\n0\r\nT: 1\r\n\r\n"), "{\"a\":1}"},
+      {chunked_post("0\r\n\r\n"), ""}};
+  for (const auto& [bytes, body] : requests) {
     for (size_t first = 1; first < bytes.size(); ++first) {
       for (size_t step : {size_t{1}, size_t{7}, bytes.size()}) {
         HttpParser parser{HttpLimits{}};
@@ -346,7 +348,7 @@ TEST(HttpParser, EveryPartitionIsTheSame) {
         }
         const HttpRequest request = parser.take();
         ASSERT_EQ(request.path, "/echo");
-        ASSERT_EQ(request.body, bytes == requests[0] ? "{\"a\":[1,2]}" : "{\"a\":1}");
+        ASSERT_EQ(request.body, body);
         ASSERT_EQ(request.header("t"), nullptr) << "a trailer is no header";
       }
     }
